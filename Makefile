@@ -1,0 +1,36 @@
+# make demo    set up, then train a network with CGQ and with SGD at many rates, side by side
+# make test    set up, then every check and test
+# make check   formatting, lint and types only
+# make bench   ratios of time and memory against plain torch, taken in one run
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check bench correctness clean
+
+demo: $(READY)
+	$(PYTHON) examples/demo.py
+
+test: check
+	$(PYTHON) -m pytest -n 2 -q
+
+check: $(READY)
+	$(VENV)/bin/ruff format --check -q .
+	$(VENV)/bin/ruff check -q .
+	$(VENV)/bin/mypy
+
+bench: $(READY)
+	$(PYTHON) benchmarks/speed.py
+
+correctness: $(READY)
+	$(PYTHON) -m pip install -q -c constraints.txt -r benchmarks/rivals.txt
+	$(PYTHON) benchmarks/correctness.py
+
+$(READY): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[bench,dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,47 @@
+"""Averaging of the weights in place of a learning-rate schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# torch annotates the callback's arguments as tuple-or-list; any sequence of tensors will do.
+MultiAverage = Callable[[Any, Any, Any], None]
+
+
+def anytime_average(eta: float = 8.0) -> MultiAverage:
+    """A `multi_avg_fn` for torch's `AveragedModel` that needs no horizon.
+
+    After the t-th step: mean ← mean + (η+1)/(t+η)·(θ - mean). The window is always about the last
+    1/(η+1) of the run, wherever the run stops; η = 0 is the plain mean of all steps.
+
+    >>> from torch.optim.swa_utils import AveragedModel
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> averaged = AveragedModel(model, multi_avg_fn=anytime_average(eta=0))
+    >>> for value in (1.0, 2.0, 6.0):
+    ...     _ = torch.nn.init.constant_(model.weight, value)
+    ...     averaged.update_parameters(model)
+    >>> round(averaged.module.weight.item(), 6)
+    3.0
+    """
+    if not eta >= 0.0:
+        raise ValueError(f"Invalid eta: {eta}. It must be 0 (plain mean) or more.")
+
+    @torch.no_grad()
+    def update(mean: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Tensor) -> None:
+        means, currents = list(mean), list(current)
+        # AveragedModel copies the first step itself, so this call sees step num_averaged + 1.
+        weight = (eta + 1.0) / (num_averaged + 1.0 + eta)
+        if not (means[0].is_floating_point() or means[0].is_complex()):
+            torch._foreach_copy_(means, currents)  # counters among the buffers
+        elif isinstance(weight, Tensor) and weight.device.type != "cpu":
+            change = torch._foreach_sub(currents, means)
+            torch._foreach_mul_(change, weight)  # by a tensor: no synchronisation
+            torch._foreach_add_(means, change)
+        else:
+            torch._foreach_lerp_(means, currents, float(weight))
+
+    return update

@@ -1,0 +1,190 @@
+"""A mini-batch's loss as a function of where the parameters stand, from the user's closure."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cgq.flat import scalar_dtype
+from cgq.probe import World
+
+Closure = Callable[..., Any]
+
+CLASSIC = (
+    "This closure runs backward() itself, so every probe of the line search pays for a backward "
+    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
+    "write closure(backward) and call backward() only when asked."
+)
+
+
+class Leftovers:
+    """The gradients a step left in `.grad`: the next one need not keep them."""
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        for param in params:
+            if param.grad is not None:
+                self._marks[id(param)] = weakref.ref(param.grad), param.grad._version
+
+    def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
+        kept: list[Tensor | None] = []
+        for param in params:
+            grad = param.grad
+            gone, version = self._marks.get(id(param), (lambda: None, 0))
+            kept.append(
+                None if grad is gone() and grad is not None and grad._version == version else grad
+            )
+            param.grad = None
+        return kept
+
+
+class Objective:
+    """Evaluates a closure at the present parameters: once with gradient, then as probes.
+
+    Three closures are told apart: `closure(backward)`; one that has called backward() by the time
+    it returns; and one that only returns the loss. Probes of the first and the last run without
+    gradient, and no probe leaves a trace: see `World`.
+    """
+
+    def __init__(self, closure: Closure, params: Sequence[Tensor], model: nn.Module | None) -> None:
+        self._params = params
+        self._closure, self._takes_backward = _called_with_backward(closure)
+        self._world = World(model)
+        self._grads: list[Tensor | None] = []
+        self.runs_backward = False  # known after the first pass
+
+    def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
+        """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
+        # Without old gradients it shows who ran backward(), and none is added to an old one.
+        given = leftovers.dropped_from(self._params)
+        try:
+            with self._world.first_pass():
+                loss = self._loss_and_gradient(given)
+        except BaseException:
+            self._set_grads(given)
+            self._world.rewind()
+            raise
+        self._grads = [param.grad for param in self._params]
+        return loss
+
+    def _loss_and_gradient(self, given: list[Tensor | None]) -> Tensor | float | None:
+        with torch.enable_grad():
+            loss = self._call(backward=True)
+            if loss is not None:
+                _check_loss(loss)
+            if self._has_grads():
+                self.runs_backward = not self._takes_backward
+                return _detached(loss)
+            if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
+                loss.backward()  # type: ignore[no-untyped-call]
+            else:  # whoever called step() has run backward() before
+                self._set_grads(given)
+        trainable = any(param.requires_grad for param in self._params)
+        if loss is not None and trainable and not self._has_grads():
+            raise RuntimeError(
+                "The closure left no gradient: its loss carries no graph that reaches the "
+                "optimizer's parameters, and none of them has a .grad. Return the loss tensor "
+                "itself (not loss.item(), not under no_grad), or call backward() before step()."
+            )
+        return _detached(loss)
+
+    def prepare_probes(self) -> None:
+        """Note the world as the first pass left it; call before the first probe."""
+        self._world.mark()
+
+    def probe(self, device: torch.device) -> Tensor | float:
+        """The loss at the present parameters, with the first pass's noise."""
+        self._world.rewind()
+        self._set_grads([None] * len(self._params))
+        with torch.set_grad_enabled(self.runs_backward):
+            loss = self._call(backward=False)
+        if loss is None:
+            raise RuntimeError("The closure returned a loss at first and None when probed.")
+        _check_loss(loss)
+        return loss_value(loss, device)
+
+    def end_probes(self) -> None:
+        """Leave gradients, generators and buffers as after the first pass."""
+        self._set_grads(self._grads)
+        self._world.go_on()
+
+    def undo(self) -> None:
+        """Leave generators and buffers as before the first pass; the gradients stay."""
+        self._set_grads(self._grads)
+        self._world.rewind()
+
+    def undo_buffers_unless(self, keep: Tensor) -> None:
+        """As `undo` where `keep` is false, for buffers, without the host looking at `keep`."""
+        self._world.rewind_buffers_unless(keep)
+
+    def _call(self, *, backward: bool) -> Any:
+        # Autocast caches weights it has cast: a probe would see those of the point before.
+        torch.clear_autocast_cache()
+        return self._closure(backward)
+
+    def _has_grads(self) -> bool:
+        return any(param.grad is not None for param in self._params)
+
+    def _set_grads(self, grads: Sequence[Tensor | None]) -> None:
+        for param, grad in zip(self._params, grads, strict=True):
+            param.grad = grad
+
+
+def _called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]:
+    """The closure as a function of `backward`, and whether it makes use of it.
+
+    It does if it has a parameter of that name, or one positional parameter without default.
+    """
+    try:
+        signature = inspect.signature(closure)
+    except (TypeError, ValueError):  # a builtin that hides its signature
+        return (lambda backward: closure()), False
+    parameters = signature.parameters.values()
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    named = signature.parameters.get("backward")
+    if named is not None and named.kind is not named.POSITIONAL_ONLY and needed in ([], [named]):
+        return (lambda backward: closure(backward=backward)), True
+    if len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY:
+        return closure, True
+    if needed:
+        raise ValueError(
+            f"The closure needs arguments that step() cannot give: {signature}. "
+            "Write closure() -> loss or closure(backward: bool) -> loss."
+        )
+    return (lambda backward: closure()), False
+
+
+def _check_loss(loss: Any) -> None:
+    if isinstance(loss, Tensor):
+        if loss.numel() != 1 or loss.is_complex():
+            raise ValueError(
+                f"The closure returned a {loss.dtype} tensor of shape {tuple(loss.shape)}; a line "
+                "search needs one real number. Reduce it, for example with .mean()."
+            )
+    elif not isinstance(loss, (int, float)):
+        raise ValueError(
+            f"The closure returned {type(loss).__name__}; return the loss as a tensor or a number."
+        )
+
+
+def _detached(loss: Tensor | float | None) -> Tensor | float | None:
+    return loss.detach() if isinstance(loss, Tensor) else loss
+
+
+def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
+    """The loss as a wide number: a float, or a 0-dim tensor if it lives on an accelerator."""
+    if not isinstance(loss, Tensor):
+        return float(loss)
+    if loss.device.type == "cpu":
+        return loss.item()
+    return loss.detach().reshape(()).to(device, scalar_dtype(device))

@@ -1,0 +1,191 @@
+"""The trained parameters as one vector: a flat buffer per device and dtype, and inner products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# On an accelerator tensors are gathered so that one kernel serves many; bounded, to bound memory.
+GATHERED = 1 << 22
+
+
+def real(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a complex one as pairs of real numbers, sharing memory."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:
+    """The parameters that have a gradient, and the number of each one's group."""
+    numbers, params = [], []
+    for number, group in enumerate(groups):
+        for param in group["params"]:
+            if param.grad is not None:
+                if param.grad.layout is not torch.strided:
+                    raise RuntimeError(
+                        "CGQ does not support sparse gradients: inner products need them dense. "
+                        "Use sparse=False in the embedding, or give it another optimizer."
+                    )
+                numbers.append(number)
+                params.append(param)
+    return numbers, params
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """The most precise type `device` offers for sums over all parameters."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether reading a number off `device` is free; elsewhere it makes the host wait."""
+    return device.type == "cpu"
+
+
+class Run(NamedTuple):
+    """Neighbours in one block that belong to one group and are handled by one kernel."""
+
+    block: int
+    span: slice
+    group: int
+    members: list[int]
+
+
+class Buffer(NamedTuple):
+    """A vector's memory, seen per block, per run and per parameter."""
+
+    blocks: list[Tensor]
+    parts: list[Tensor]
+    views: list[Tensor]
+
+
+class Layout:
+    """Where each parameter lies in the vector.
+
+    A parameter's place has its strides, so that channels-last weights meet channels-last memory.
+    """
+
+    def __init__(self, params: Sequence[Tensor], groups: Sequence[int]) -> None:
+        self.params = list(params)
+        self.ids = list(map(id, self.params))
+        self.groups = list(groups)
+        self.runs: list[Run] = []
+        self.sizes: list[int] = []
+        self._kinds: list[tuple[torch.device, torch.dtype]] = []
+        self._shapes: list[tuple[torch.Size, tuple[int, ...]]] = []
+        members: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for index, param in enumerate(self.params):
+            values = real(param.detach())
+            self._shapes.append((values.shape, torch.empty_like(values, device="meta").stride()))
+            members.setdefault((values.device, values.dtype), []).append(index)
+        self._offsets = [0] * len(self.params)
+        for block, ((device, dtype), indices) in enumerate(members.items()):
+            self._kinds.append((device, dtype))
+            self.sizes.append(self._place(block, device, indices))
+        # Where sums are made: an accelerator, if any parameter is on one.
+        self.device = min((device for device, _ in self._kinds), key=is_host)
+        self.on_host = is_host(self.device)
+
+    def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
+        offset = 0
+        limit = 0 if is_host(device) else GATHERED
+        for index in sorted(indices, key=lambda i: self.groups[i]):
+            start, self._offsets[index] = offset, offset
+            offset += self._shapes[index][0].numel()
+            last = self.runs[-1] if self.runs else None
+            if (
+                last
+                and (last.block, last.group) == (block, self.groups[index])
+                and offset - last.span.start <= limit
+            ):
+                self.runs[-1] = last._replace(
+                    span=slice(last.span.start, offset), members=[*last.members, index]
+                )
+            else:
+                self.runs.append(Run(block, slice(start, offset), self.groups[index], [index]))
+        return offset
+
+    def values(self) -> list[Tensor]:
+        """The parameters themselves, complex ones as pairs of real numbers."""
+        return [real(param) for param in self.params]
+
+    def of_group(self, group: int, *lists: list[Tensor]) -> list[list[Tensor]]:
+        """Of each list (one tensor per parameter) the tensors that belong to `group`."""
+        if all(of == group for of in self.groups):
+            return [list(tensors) for tensors in lists]
+        members = [index for index, of in enumerate(self.groups) if of == group]
+        return [[tensors[index] for index in members] for tensors in lists]
+
+    def buffer(self) -> Buffer:
+        """A new vector of zeros."""
+        blocks = [
+            torch.zeros(size, device=device, dtype=dtype)
+            for size, (device, dtype) in zip(self.sizes, self._kinds, strict=True)
+        ]
+        views = [blocks[0]] * len(self.params)
+        for run in self.runs:
+            for index in run.members:
+                shape, strides = self._shapes[index]
+                views[index] = blocks[run.block].as_strided(shape, strides, self._offsets[index])
+        return Buffer(blocks, [blocks[run.block][run.span] for run in self.runs], views)
+
+    def parts(self, tensors: Sequence[Tensor], like: Sequence[Tensor]) -> Iterable[Tensor]:
+        """Each run of `tensors` (one per parameter) as one-dimensional tensor."""
+        for run in self.runs:
+            flat = [_flattened(tensors[index], like[index]) for index in run.members]
+            yield flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
+    """The elements of `tensor` in the order in which `like` keeps them in memory."""
+    if tensor.stride() != like.stride():
+        tensor = torch.empty_like(like).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+
+
+class Vector:
+    """scale · (the vector whose runs are `parts()`); `@` is the inner product.
+
+    Products are kept: asking twice costs once.
+    """
+
+    def __init__(
+        self, layout: Layout, parts: Callable[[], Iterable[Tensor]], scale: float = 1.0
+    ) -> None:
+        self.layout = layout
+        self.parts = parts
+        self.scale = scale
+        self._dots: dict[int, list[Any]] = {}
+
+    def __matmul__(self, other: Vector) -> Tensor:
+        return self.inner(other)
+
+    def inner(self, other: Vector, weights: Sequence[float] | None = None) -> Tensor:
+        """Σ over groups of weights[group] · (self · other within the group)."""
+        dots = self._dots_with(other)
+        if weights is not None:
+            dots = [weights[run.group] * d for run, d in zip(self.layout.runs, dots, strict=True)]
+        device, factor = self.layout.device, self.scale * other.scale
+        if self.layout.on_host:
+            return torch.tensor(factor * sum(dots), dtype=torch.float64, device=device)
+        return torch.stack(dots).sum() * factor
+
+    def _dots_with(self, other: Vector) -> list[Any]:
+        """The products of each run, without the scales: floats, or tensors on one device."""
+        dots = self._dots.get(id(other))
+        if dots is None:
+            layout = self.layout
+            found = [_dot(a, b) for a, b in zip(self.parts(), other.parts(), strict=True)]
+            if layout.on_host:
+                dots = [dot.item() for dot in found]
+            else:
+                dots = [dot.to(layout.device, scalar_dtype(layout.device)) for dot in found]
+            self._dots[id(other)] = other._dots[id(self)] = dots
+        return dots
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype in (torch.bfloat16, torch.float16):  # their dot would be rounded to 8 or 11 bits
+        a, b = a.float(), b.float()
+    return torch.dot(a, b)

@@ -1,0 +1,52 @@
+"""The random generators a closure may draw from: Python's, NumPy's, torch's on every device."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class State(NamedTuple):
+    """A generator's state and how to bring it back."""
+
+    value: Any
+    restore: Callable[[Any], object]
+
+
+States = list[State]
+
+
+def states() -> States:
+    """The present state of each generator, in an order that lasts as long as a step."""
+    found = [
+        State(random.getstate(), random.setstate),
+        State(torch.get_rng_state(), torch.set_rng_state),
+    ]
+    if numpy_random := sys.modules.get("numpy.random"):  # NumPy loads it when it is first used
+        found.append(State(numpy_random.get_state(), numpy_random.set_state))
+    for backend in (torch.cuda, torch.xpu):
+        if backend.is_initialized():
+            for generator in backend.default_generators:
+                found.append(State(generator.get_state(), generator.set_state))
+    if torch.backends.mps.is_available():
+        found.append(State(torch.mps.get_rng_state(), torch.mps.set_rng_state))
+    return found
+
+
+def restore(wanted: States, unless_in: States = ()) -> None:  # type: ignore[assignment]
+    """Bring the generators back to `wanted`, passing over states that are also in `unless_in`."""
+    for index, state in enumerate(wanted):
+        if index >= len(unless_in) or not _same(state.value, unless_in[index].value):
+            state.restore(state.value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, tuple) and len(a) == 5:  # NumPy's: its second entry is an array
+        return a[2:] == b[2:] and bool((a[1] == b[1]).all())
+    return bool(a == b)

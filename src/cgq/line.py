@@ -1,0 +1,161 @@
+"""The line θ + αd: its slope and length, and the only code that moves parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cgq.flat import Vector
+from cgq.memory import Memory, Residual
+from cgq.progress import Number
+
+
+class Shape(NamedTuple):
+    """How a group's part of the line is made: d = ratio·(b·p - a·g - decoupled·θ).
+
+    `ratio` is the group's lr over the largest. The g here holds L2 decay: ∇f + coupled·θ.
+    """
+
+    ratio: float
+    coupled: float
+    decoupled: float
+
+
+class Geometry(NamedTuple):
+    """The inner products from which slope and length follow for any a and b."""
+
+    gg: Number  # the slope's, weighted with each group's ratio
+    gp: Number
+    coupled_tg: Number
+    coupled_tp: Number
+    decoupled_tg: Number
+    gg2: Number  # the length's, weighted with the ratio squared
+    gp2: Number
+    pp2: Number
+    tt: Number
+
+    def slope(self, a: Number, b: Number) -> Number:
+        """φ'(0) = ∇f·d, with ∇f = g - coupled·θ the gradient of what φ measures."""
+        along = b * self.gp - a * self.gg - self.decoupled_tg
+        return along + a * self.coupled_tg - b * self.coupled_tp
+
+    def squared_length(self, a: Number, b: Number) -> Number:
+        """|ratio·(b·p - a·g)|²."""
+        return a * a * self.gg2 - 2.0 * a * b * self.gp2 + b * b * self.pp2
+
+
+def measured_geometry(
+    theta: Vector, g: Vector, p: Vector, shapes: Sequence[Shape], *, slope: bool, length: bool
+) -> Geometry:
+    """The products that slope or length call for; those that do not matter are 0.0 and free."""
+
+    def inner(x: Vector, y: Vector, weights: list[float]) -> Number:
+        return x.inner(y, weights) if any(weights) else 0.0
+
+    ratios = [slope * shape.ratio for shape in shapes]
+    squares = [length * shape.ratio**2 for shape in shapes]
+    coupled = [slope * shape.ratio * shape.coupled for shape in shapes]
+    decoupled = [slope * shape.ratio * shape.decoupled for shape in shapes]
+    return Geometry(
+        gg=inner(g, g, ratios),
+        gp=inner(g, p, ratios),
+        coupled_tg=inner(theta, g, coupled),
+        coupled_tp=inner(theta, p, coupled),
+        decoupled_tg=inner(theta, g, decoupled),
+        gg2=inner(g, g, squares),
+        gp2=inner(g, p, squares),
+        pp2=inner(p, p, squares),
+        tt=theta @ theta if length else 0.0,
+    )
+
+
+class Line:
+    """Points θ + αd, always computed from a snapshot of θ, never by adding up moves.
+
+    In terms of what a failed step must leave untouched (the gradient and the remembered p):
+    θ(α) = (1 - α·ratio·(a·coupled + decoupled))·θ - α·ratio·a·sign·g + α·ratio·b·p.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        grads: list[Tensor],
+        shapes: Sequence[Shape],
+        *,
+        sign: float,
+        a: float,
+        b: float,
+    ) -> None:
+        self._snapshot = memory.scratch.views
+        self._thetas = memory.layout.values()
+        self._parts = [
+            (shape, memory.layout.of_group(group, self._thetas, grads, memory.direction.views))
+            for group, shape in enumerate(shapes)
+        ]
+        self._sign, self._a, self._b = sign, a, b
+        self._at = 0.0
+        torch._foreach_copy_(self._snapshot, self._thetas)
+
+    def move_to(self, alpha: float) -> None:
+        """Put the parameters at θ + α·d."""
+        if alpha == self._at:
+            return
+        self.move_back()
+        self._at = alpha
+        for shape, (thetas, grads, directions) in self._parts:
+            step = alpha * shape.ratio
+            shrink = step * (self._a * shape.coupled + shape.decoupled)
+            if not step or not thetas:
+                continue
+            if shrink:
+                torch._foreach_mul_(thetas, 1.0 - shrink)
+            if self._b:
+                torch._foreach_add_(thetas, directions, alpha=step * self._b)
+            torch._foreach_add_(thetas, grads, alpha=-step * self._a * self._sign)
+
+    def move_back(self) -> None:
+        """Put the parameters back to θ, bit for bit."""
+        if self._at:
+            torch._foreach_copy_(self._thetas, self._snapshot)
+            self._at = 0.0
+
+
+def drift(
+    memory: Memory,
+    new: Residual,
+    shapes: Sequence[Shape],
+    alpha: Number,
+    beta: Number,
+    *,
+    nesterov: bool,
+) -> None:
+    """θ ← (1 - α·decoupled)·θ + α·p, or α·(r + βp) in Nesterov's form: a step without a search.
+
+    `memory` has already taken in the new residual. Works with numbers that stay on the device.
+    """
+    layout = memory.layout
+    residuals, scale = new.tensors, new.scale
+    if memory.residual is not None:
+        residuals, scale = memory.residual.views, 1.0
+    for group, shape in enumerate(shapes):
+        thetas, rs, ps = layout.of_group(group, layout.values(), residuals, memory.direction.views)
+        if not thetas or not shape.ratio:
+            continue
+        step = alpha * shape.ratio
+        if shape.decoupled:
+            torch._foreach_mul_(thetas, 1.0 - step * shape.decoupled)
+        if nesterov:
+            _add(thetas, rs, step * scale)
+            _add(thetas, ps, step * beta)
+        else:
+            _add(thetas, ps, step)
+
+
+def _add(thetas: list[Tensor], moves: list[Tensor], factor: Number) -> None:
+    if isinstance(factor, Tensor):  # as `alpha` a tensor would have to be read by the host
+        torch._foreach_add_(thetas, torch._foreach_mul(moves, factor))
+    else:
+        torch._foreach_add_(thetas, moves, alpha=factor)

@@ -1,0 +1,115 @@
+"""What the optimizer remembers from step to step: the direction and the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cgq.flat import Buffer, Layout
+
+State = MutableMapping[Tensor, dict[str, Any]]
+
+
+class Residual(NamedTuple):
+    """r = -g, the steepest way down from here: `scale` times the tensors, one per parameter."""
+
+    tensors: list[Tensor]
+    parts: Callable[[], Iterable[Tensor]]
+    scale: float
+
+
+class Memory:
+    """Direction p, residual r of the last step and a scratch vector, each flat.
+
+    p and r are also the per-parameter entries "direction" and "residual" of `state`, as views, so
+    that torch saves, loads and shards them like any optimizer's. The scratch vector holds the new
+    residual while it must be gathered, and then the snapshot while a line is searched.
+    """
+
+    def __init__(self, layout: Layout, state: State, with_residual: bool) -> None:
+        self.layout = layout
+        self.direction = layout.buffer()
+        self.residual = layout.buffer() if with_residual else None
+        self.scratch = layout.buffer()
+        self.fresh = [param for param in layout.params if not state.get(param)]
+        for name, buffer in self._named():
+            for param, view in zip(layout.params, buffer.views, strict=True):
+                if name in state[param]:
+                    view.copy_(state[param][name])
+                state[param][name] = view
+
+    def _named(self) -> list[tuple[str, Buffer]]:
+        named = [("direction", self.direction)]
+        return named if self.residual is None else [*named, ("residual", self.residual)]
+
+    def serves(self, params: Sequence[Tensor], groups: Sequence[int], state: State) -> bool:
+        """Whether this is the memory of exactly these parameters and still part of `state`."""
+        layout = self.layout
+        return (
+            layout.groups == groups
+            and layout.ids == list(map(id, params))
+            and all(
+                state[param].get("direction") is view
+                for param, view in zip(params, self.direction.views, strict=True)
+            )
+        )
+
+    def release(self, state: State) -> None:
+        """Leave `state` with tensors of its own, so that the flat buffers can go."""
+        for name, buffer in self._named():
+            for param, view in zip(self.layout.params, buffer.views, strict=True):
+                if state.get(param, {}).get(name) is view:
+                    state[param][name] = view.clone()
+
+    def new_residual(self, grads: list[Tensor], sign: float, decays: Sequence[float]) -> Residual:
+        """r = -(sign·∇f + decay·θ), with one decay per group."""
+        layout = self.layout
+        if layout.on_host and not any(decays):  # then a gathered copy would gain nothing
+            parts = list(layout.parts(grads, self.scratch.views))
+            return Residual(grads, lambda: parts, -sign)
+        torch._foreach_copy_(self.scratch.views, layout.values())
+        return self.residual_at_snapshot(grads, sign, decays)
+
+    def residual_at_snapshot(
+        self, grads: list[Tensor], sign: float, decays: Sequence[float]
+    ) -> Residual:
+        """The same, made in the scratch vector from the θ it holds."""
+        for group, decay in enumerate(decays):
+            thetas, gradients = self.layout.of_group(group, self.scratch.views, grads)
+            if thetas:
+                torch._foreach_mul_(thetas, -decay)
+                torch._foreach_add_(thetas, gradients, alpha=-sign)
+        return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
+
+    def is_gathered(self, residual: Residual) -> bool:
+        """Whether the residual lies in the scratch vector, which a search overwrites."""
+        return residual.tensors is self.scratch.views
+
+    def remember(self, new: Residual, beta: float) -> None:
+        """p ← r + βp and the residual ← r."""
+        if self.residual is None:
+            for p, r in zip(self.direction.parts, new.parts(), strict=True):
+                p.mul_(beta).add_(r, alpha=new.scale)
+            return
+        for h, r in zip(self.residual.parts, new.parts(), strict=True):
+            torch.mul(r, new.scale, out=h)
+        for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
+            torch.add(h, p, alpha=beta, out=p)
+
+    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
+        """As `remember` for a gathered residual, but only where `keep` is true.
+
+        Neither `keep` nor `beta` is read by the host. What is left out may be NaN: hence `where`
+        and not a factor of zero.
+        """
+        kept = self.direction if self.residual is None else self.residual
+        for p, h, r in zip(self.direction.blocks, kept.blocks, self.scratch.blocks, strict=True):
+            here = keep.to(p.device)
+            r.masked_fill_(~here, 0.0)
+            carried = p * (beta.to(p) if isinstance(beta, Tensor) else beta)
+            if h is not p:
+                h.copy_(torch.where(here, r, h))
+            p.copy_(torch.where(here, r + carried, p))

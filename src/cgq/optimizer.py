@@ -1,0 +1,260 @@
+"""CGQ: conjugate gradients with a quadratic line search, as a torch optimizer."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from cgq import progress
+from cgq.closure import CLASSIC, Closure, Leftovers, Objective
+from cgq.flat import Layout, real, with_gradients
+from cgq.line import Shape
+from cgq.memory import Memory
+from cgq.momentum import Rule, polak_ribiere
+from cgq.options import Options, check_group
+from cgq.parabola import Fit, two_point
+from cgq.policy import coin
+from cgq.progress import Progress, count_skipped
+from cgq.ranks import Ranks
+from cgq.search import Search
+from cgq.step import Outcome, Step
+
+LINE_WIDE = frozenset(field.name for field in fields(Options))
+
+
+class CGQ(Optimizer):
+    r"""Conjugate gradients with a quadratic line search: no learning rate, no momentum to tune.
+
+    .. math::
+        p_t = -g_t + β_t p_{t-1}, \quad
+        β_t = \min(\max(0, β^{PR}_t), β_{max}), \quad
+        θ_{t+1} = θ_t + α_t p_t, \quad
+        α_t = \min(-B/2A, α_{max}),
+
+    where :math:`Aα^2 + Bα + C` is fitted to the loss of the same mini-batch along the step.
+
+    Args:
+        params: parameters or parameter groups; a group may set its own `lr` and `weight_decay`.
+        lr: the ceiling α_max of the step, for schedulers and warm-up to act on. A group with a
+            smaller one has its part of the line scaled by the ratio.
+        max_relative_step: a second ceiling, ρ·|θ|/|p|; steps are then averaged as shares of it.
+        momentum: a rule for β, or a number (heavy ball).
+        max_momentum: β_max, the bound of what a rule returns.
+        nesterov: Nesterov's form of the momentum.
+        weight_decay: L2 decay in the direction (not in the searched loss).
+        decoupled_weight_decay: decay outside the direction: θ ← (1 - α·weight_decay)·θ + αp.
+        fit: `two_point`, `least_squares`, or a function like them.
+        max_fits: how many parabolas at most; a search costs at most one evaluation more.
+        probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
+        search_prob: the share of batches that are searched (sCGQ); others use the average step.
+        smoothing: the share of the old value kept when step and momentum are updated.
+        model: the module whose buffers a probe must not change; None: those called by the closure.
+        seed: decides which batches are searched.
+        maximize: climb instead.
+        process_group: the ranks that share the model; None: all of them.
+
+    After each step `group["step_size"]` and `group["beta"]` tell what was applied,
+    `last_search` what the search saw, and `group["skipped"]` counts steps left out because loss,
+    gradient or every trial was not finite. On an accelerator such a number may be a 0-dim tensor,
+    which makes the host wait only if it is read.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> inputs, targets = torch.randn(8, 3), torch.randn(8, 1)
+    >>> optimizer = CGQ(model.parameters())
+    >>> loss = optimizer.step(lambda: torch.nn.functional.mse_loss(model(inputs), targets))
+    >>> optimizer.last_search.accepted
+    True
+    """
+
+    last_search: Search | None
+    options: Options
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.3,
+        *,
+        max_relative_step: float | None = None,
+        momentum: Rule | float = polak_ribiere,
+        max_momentum: float = 0.8,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        fit: Fit = two_point,
+        max_fits: int = 3,
+        probe: float | None = None,
+        search_prob: float = 1.0,
+        smoothing: float = 0.0,
+        model: nn.Module | None = None,
+        seed: int = 0,
+        maximize: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        check_group(lr, weight_decay)
+        self.options = Options(
+            max_relative_step=max_relative_step,
+            momentum=momentum,
+            max_momentum=max_momentum,
+            nesterov=nesterov,
+            decoupled_weight_decay=decoupled_weight_decay,
+            fit=fit,
+            max_fits=max_fits,
+            probe=probe,
+            search_prob=search_prob,
+            smoothing=smoothing,
+            seed=seed,
+            maximize=maximize,
+        )
+        self._attach(model, process_group)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **progress.DEFAULTS})
+
+    def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
+        """Set what is neither copied nor saved with the optimizer."""
+        self.last_search = None
+        self._model = model
+        self._ranks = Ranks(process_group)
+        self._memory: Memory | None = None
+        self._set_by_groups: dict[str, Any] = {}
+        self._leftovers = Leftovers([])
+        self._told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
+            self._attach(None, None)
+        super().__setstate__(state)
+        self._memory = None
+        for group in self.param_groups:
+            for name, value in progress.DEFAULTS.items():  # states saved before a number existed
+                group.setdefault(name, value)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group. What holds for the whole line may be given here, but only in one voice."""
+        line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
+        for name, value in line_wide.items():
+            if self._set_by_groups.setdefault(name, value) != value:
+                raise ValueError(
+                    f"{name} is {self._set_by_groups[name]!r} in one parameter group and {value!r} "
+                    "in another, but one line runs through all groups. Set it once, for all."
+                )
+        own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
+        check_group(
+            own.get("lr", self.defaults["lr"]),
+            own.get("weight_decay", self.defaults["weight_decay"]),
+        )
+        self.options = replace(self.options, **line_wide)
+        super().add_param_group(own)
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """Take one step and return the loss at the point it started from.
+
+        `closure` is one of: `closure() -> loss`; `closure(backward) -> loss`, which calls
+        backward() if asked to; a classic torch closure, which always does. Without one, the
+        gradients at hand and the average step are used.
+        """
+        self.last_search = None
+        if closure is None:
+            self._take_step(None, None)
+            return None
+        params = [param for group in self.param_groups for param in group["params"]]
+        objective = Objective(closure, params, self._model)
+        loss = objective.first_pass(self._leftovers)
+        try:
+            self._take_step(objective, loss)
+        except BaseException:
+            objective.undo()
+            raise
+        self._leftovers = Leftovers(params)
+        return loss
+
+    def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
+        numbers, params = with_gradients(self.param_groups)
+        if not params:
+            return
+        shapes, ceiling = self._shapes()
+        memory = self._memory_of(numbers, params)
+        try:
+            step = Step(
+                memory,
+                [real(param.grad) for param in params if param.grad is not None],
+                shapes,
+                ceiling,
+                options=self.options,
+                ranks=self._ranks,
+                progress=Progress.of(self.param_groups[0]),
+            )
+            if objective is not None and loss is not None and ceiling and self._is_due():
+                self._tell_once(objective)
+                outcome = step.searched(objective, loss)
+            else:
+                outcome = step.unsearched(loss)
+        except BaseException:
+            self._forget(memory)
+            raise
+        if outcome.skipped is True:
+            self._forget(memory)
+            if objective is not None:
+                objective.undo()
+        else:
+            memory.fresh.clear()
+            if isinstance(outcome.skipped, Tensor) and objective is not None:
+                objective.undo_buffers_unless(~outcome.skipped)
+        self._record(outcome, shapes)
+
+    def _shapes(self) -> tuple[list[Shape], float]:
+        """Each group's part in the line, and the ceiling of the step along it."""
+        lrs = [float(group["lr"]) for group in self.param_groups]
+        ceiling = max(lrs)
+        decoupled = self.options.decoupled_weight_decay
+        return [
+            Shape(
+                ratio=1.0 if lr == ceiling else lr / ceiling,
+                coupled=0.0 if decoupled else group["weight_decay"],
+                decoupled=group["weight_decay"] if decoupled else 0.0,
+            )
+            for lr, group in zip(lrs, self.param_groups, strict=True)
+        ], ceiling
+
+    def _is_due(self) -> bool:
+        """Whether this batch is searched: by the coin, but always before any step was found."""
+        first = self.param_groups[0]
+        if not first["average"]:
+            return True
+        return coin(self.options.seed, first["steps"], self.options.search_prob)
+
+    def _tell_once(self, objective: Objective) -> None:
+        if objective.runs_backward and not self._told:
+            self._told = True
+            warnings.warn(CLASSIC, UserWarning, stacklevel=5)
+
+    def _record(self, outcome: Outcome, shapes: list[Shape]) -> None:
+        self.last_search = outcome.search
+        for shape, group in zip(shapes, self.param_groups, strict=True):
+            count_skipped(group, outcome.skipped)
+            if outcome.skipped is not True:
+                outcome.progress.write(group, shape.ratio)
+
+    def _memory_of(self, groups: list[int], params: list[Tensor]) -> Memory:
+        if self._memory is None or not self._memory.serves(params, groups, self.state):
+            if self._memory is not None:
+                self._memory.release(self.state)
+            layout = Layout(params, groups)
+            self._memory = Memory(layout, self.state, callable(self.options.momentum))
+        return self._memory
+
+    def _forget(self, memory: Memory) -> None:
+        """A step that failed or was skipped leaves no state where there was none."""
+        if memory.fresh:
+            for param in memory.fresh:
+                self.state.pop(param, None)
+            self._memory = None

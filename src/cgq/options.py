@@ -1,0 +1,82 @@
+"""The settings of CGQ that hold for the whole line, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cgq.momentum import Rule, polak_ribiere
+from cgq.parabola import Fit, two_point
+
+
+@dataclass(frozen=True)
+class Options:
+    """One line runs through all parameter groups, so these are one for all groups."""
+
+    max_relative_step: float | None = None
+    momentum: Rule | float = polak_ribiere
+    max_momentum: float = 0.8
+    nesterov: bool = False
+    decoupled_weight_decay: bool = False
+    fit: Fit = two_point
+    max_fits: int = 3
+    probe: float | None = None
+    search_prob: float = 1.0
+    smoothing: float = 0.0
+    seed: int = 0
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        rho, momentum, probe = self.max_relative_step, self.momentum, self.probe
+        _require(
+            rho is None or 0.0 < rho < math.inf,
+            f"Invalid max_relative_step value: {rho}. Use None or a positive number such as 0.005.",
+        )
+        _require(
+            callable(momentum) or (isinstance(momentum, (int, float)) and 0 <= momentum < math.inf),
+            f"Invalid momentum value: {momentum}. Use a rule such as cgq.polak_ribiere, or a "
+            "number of 0 or more.",
+        )
+        _require(
+            self.max_momentum >= 0.0,
+            f"Invalid max_momentum value: {self.max_momentum}. Use 0 or more.",
+        )
+        _require(callable(self.fit), f"Invalid fit: {self.fit!r}. Use a function: cgq.two_point.")
+        _require(
+            isinstance(self.max_fits, int) and self.max_fits >= 1,
+            f"Invalid max_fits value: {self.max_fits}. Use a whole number of 1 or more.",
+        )
+        _require(
+            probe is None or 0.0 < probe < math.inf,
+            f"Invalid probe value: {probe}. Use None or the length of the first trial step.",
+        )
+        _require(
+            0.0 <= self.search_prob <= 1.0,
+            f"Invalid search_prob value: {self.search_prob}. Use a probability from 0 to 1.",
+        )
+        _require(
+            0.0 <= self.smoothing < 1.0,
+            f"Invalid smoothing value: {self.smoothing}. Use 0 (none) or a share below 1.",
+        )
+        _require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
+
+
+def check_group(lr: float | Tensor, weight_decay: float) -> None:
+    """Check what each parameter group sets for itself."""
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    _require(
+        isinstance(lr, Tensor) or lr >= 0.0,
+        f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more.",
+    )
+    _require(
+        0.0 <= weight_decay < math.inf,
+        f"Invalid weight_decay value: {weight_decay}. Use 0 or more.",
+    )
+
+
+def _require(valid: bool, message: str) -> None:
+    if not valid:
+        raise ValueError(message)

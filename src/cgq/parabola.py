@@ -1,0 +1,95 @@
+"""The parabola q(α) = Aα² + Bα + C that stands in for the loss along the step. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class Parabola(NamedTuple):
+    """q(α) = a·α² + b·α + c.
+
+    >>> q = Parabola(a=1.0, b=-4.0, c=5.0)
+    >>> q(0.0), q.minimiser, q(q.minimiser), q.curvature
+    (5.0, 2.0, 1.0, 2.0)
+    """
+
+    a: float
+    b: float
+    c: float
+
+    def __call__(self, alpha: float) -> float:
+        return (self.a * alpha + self.b) * alpha + self.c
+
+    @property
+    def minimiser(self) -> float:
+        """-b / 2a: where q is least, if a > 0."""
+        return -self.b / (2.0 * self.a)
+
+    @property
+    def curvature(self) -> float:
+        """q'' = 2a."""
+        return 2.0 * self.a
+
+    @property
+    def is_finite(self) -> bool:
+        return all(map(math.isfinite, self))
+
+
+class Fit(Protocol):
+    """Makes a parabola from φ(0), φ'(0) and the trials (steps[k], losses[k]), newest last."""
+
+    def __call__(
+        self, loss: float, slope: float, steps: Sequence[float], losses: Sequence[float]
+    ) -> Parabola: ...
+
+
+def two_point(
+    loss: float, slope: float, steps: Sequence[float], losses: Sequence[float]
+) -> Parabola:
+    """The parabola with q(0) = φ(0), q'(0) = φ'(0) and q(x) = φ(x) at the newest trial x.
+
+    A = (φ(x) - φ(0) - φ'(0)·x) / x²,  B = φ'(0),  C = φ(0)
+
+    >>> two_point(5.0, -4.0, [1.0], [2.0])
+    Parabola(a=1.0, b=-4.0, c=5.0)
+    """
+    x = steps[-1]
+    # Divided twice: x² underflows for a step that x itself still represents.
+    return Parabola(((losses[-1] - loss) / x - slope) / x, slope, loss)
+
+
+def least_squares(
+    loss: float,
+    slope: float,
+    steps: Sequence[float],
+    losses: Sequence[float],
+    *,
+    with_slope: bool = True,
+) -> Parabola:
+    """The parabola nearest to φ(0), φ'(0) and every trial: ω = pinv(X)·Y.
+
+    X has the rows (0, 1, 0) → φ'(0), (0, 0, 1) → φ(0) and (x², x, 1) → φ(x) for each trial x.
+    `functools.partial(least_squares, with_slope=False)` drops the first row: the paper's remedy
+    for landscapes so rough that the slope at one point says little.
+
+    >>> q = least_squares(5.0, -4.0, [1.0, 3.0], [2.0, 2.0])
+    >>> [round(value, 9) for value in q]
+    [1.0, -4.0, 5.0]
+    """
+    # In units of the longest trial, or tiny steps drown x² in rounding.
+    scale = max(steps)
+    rows = [[0.0, 0.0, 1.0]] + [[(x / scale) ** 2, x / scale, 1.0] for x in steps]
+    values = [loss, *losses]
+    if with_slope:
+        rows.append([0.0, 1.0 / scale, 0.0])
+        values.append(slope)
+    x = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    y = torch.tensor(values, dtype=torch.float64, device="cpu")
+    if not (x.isfinite().all() and y.isfinite().all()):
+        return Parabola(math.nan, math.nan, math.nan)
+    a, b, c = (torch.linalg.pinv(x) @ y).tolist()
+    return Parabola(a / scale / scale, b / scale, c)

@@ -1,0 +1,53 @@
+"""The numbers one step hands to the next, and where a run keeps them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cgq.policy import TrialDecay
+
+# A Python float where numbers live on the host, a 0-dim tensor where reading one would wait.
+Number = Any
+
+# In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
+# keep. The same in every group, but for step_size.
+DEFAULTS: dict[str, float | int] = {
+    "step_size": 0.0,
+    "beta": 0.0,
+    "average": 0.0,
+    "steps": 0,
+    "skipped": 0,
+    "trial_scale": 1.0,
+    "trial_total": 0.0,
+    "trial_searches": 0,
+}
+
+
+class Progress(NamedTuple):
+    """How far a run has come."""
+
+    step_size: Number = 0.0  # α along the line
+    beta: Number = 0.0
+    average: float = 0.0  # of found steps, or of their shares of the ceiling; 0.0: none yet
+    decay: TrialDecay = TrialDecay()
+
+    @classmethod
+    def of(cls, group: dict[str, Any]) -> Progress:
+        """What `group` says."""
+        decay = TrialDecay(group["trial_scale"], group["trial_total"], group["trial_searches"])
+        return cls(group["step_size"], group["beta"], group["average"], decay)
+
+    def write(self, group: dict[str, Any], ratio: float) -> None:
+        """Put into `group` what a step of it, which used `ratio` of the line's α, has come to."""
+        group["step_size"] = self.step_size * ratio
+        group["beta"] = self.beta
+        group["average"] = self.average
+        group["steps"] = group["steps"] + 1
+        group["trial_scale"], group["trial_total"], group["trial_searches"] = self.decay
+
+
+def count_skipped(group: dict[str, Any], skipped: bool | Tensor) -> None:
+    """Count a step left out; a tensor where the host has not looked."""
+    group["skipped"] = group["skipped"] + skipped

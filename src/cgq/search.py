@@ -1,0 +1,109 @@
+"""The feedback loop: fit a parabola, check its minimum, refit. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cgq.parabola import Fit, Parabola
+
+# A trial whose loss is not finite, or whose parabola has no minimum ahead, tells only "too far".
+BACKTRACK = 0.1
+
+
+@dataclass(frozen=True)
+class Search:
+    """What one line search saw and chose.
+
+    `step_size` is 0.0 when no trial gave a finite loss. `curvature` is the last parabola's 2A.
+    """
+
+    loss: float
+    slope: float
+    curvature: float
+    trial_steps: tuple[float, ...]
+    trial_losses: tuple[float, ...]
+    step_size: float
+    accepted: bool
+    capped: bool
+
+    @property
+    def evaluations(self) -> int:
+        """How many times the loss was measured besides at the starting point."""
+        return len(self.trial_steps)
+
+
+def quadratic_search(
+    phi: Callable[[float], float],
+    loss: float,
+    slope: float,
+    *,
+    trial: float,
+    ceiling: float,
+    fit: Fit,
+    max_fits: int,
+) -> Search:
+    """Find a step along φ, whose value and slope at 0 are `loss` and `slope` (< 0).
+
+    At most `max_fits` times: fit q to the trials; if A ≤ 0 take the trial; otherwise measure
+    α* = min(-B/2A, ceiling) and accept it when q(α*) > 0 and φ(α*) < φ(0), else make it the next
+    trial. After the last fit its α* is taken. No point is measured twice, so φ is called at most
+    1 + `max_fits` times. The test q(α*) > 0 presumes a loss that is never negative, and is left
+    out where φ(0) ≤ 0 shows that this one can be.
+
+    >>> from cgq import two_point
+    >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0,
+    ...                          trial=0.1, ceiling=10.0, fit=two_point, max_fits=3)
+    >>> round(found.step_size, 9), found.accepted, found.evaluations
+    (2.0, True, 2)
+    """
+    measured: dict[float, float] = {}  # every trial, in order
+    usable: dict[float, float] = {}  # those with a finite loss
+
+    def measure(step: float) -> float:
+        measured[step] = value = phi(step)
+        if math.isfinite(value):
+            usable[step] = value
+        return value
+
+    def outcome(step: float, accepted: bool) -> Search:
+        return Search(
+            loss=loss,
+            slope=slope,
+            curvature=q.curvature,
+            trial_steps=tuple(measured),
+            trial_losses=tuple(measured.values()),
+            step_size=step,
+            accepted=accepted,
+            capped=step >= ceiling,
+        )
+
+    q = Parabola(math.nan, slope, loss)
+    chosen = 0.0
+    measure(trial)
+    for _ in range(max_fits):
+        if trial in usable:
+            # Newest last, also where the newest trial is one met before.
+            usable[trial] = usable.pop(trial)
+            q = fit(loss, slope, list(usable), list(usable.values()))
+        if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
+            trial *= BACKTRACK
+            if not trial:
+                break
+            measure(trial)
+            continue
+        if q.a <= 0:
+            return outcome(trial, usable[trial] < loss)
+        chosen = min(q.minimiser, ceiling)
+        known = chosen in measured
+        value = measured[chosen] if known else measure(chosen)
+        if value < loss and (q(chosen) > 0 or loss <= 0):
+            return outcome(chosen, True)
+        if known:  # the same trials would give the same parabola again
+            break
+        trial = chosen
+    if chosen not in usable:
+        best = min(usable, key=lambda step: usable[step], default=0.0)
+        chosen = best if best and usable[best] < loss else 0.0
+    return outcome(chosen, False)

@@ -1,0 +1,222 @@
+"""One step of CGQ: momentum, direction, line, search. Owns the arithmetic, keeps no state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cgq.closure import Objective, loss_value
+from cgq.flat import Vector, scalar_dtype
+from cgq.line import Geometry, Line, Shape, drift, measured_geometry
+from cgq.memory import Memory
+from cgq.momentum import bounded
+from cgq.options import Options
+from cgq.policy import FIRST_TRIAL, first_trial, smoothed
+from cgq.progress import Number, Progress
+from cgq.ranks import Ranks
+from cgq.search import Search, quadratic_search
+
+
+class Outcome(NamedTuple):
+    """What became of a step. `skipped` is a tensor where the host did not look."""
+
+    progress: Progress
+    skipped: bool | Tensor = False
+    search: Search | None = None
+
+
+class Step:
+    """A mini-batch's gradient, ready to be turned into a move of the parameters.
+
+    `max_step` is the absolute ceiling of α. A step that is skipped has changed nothing.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        grads: list[Tensor],
+        shapes: Sequence[Shape],
+        max_step: float,
+        *,
+        options: Options,
+        ranks: Ranks,
+        progress: Progress,
+    ) -> None:
+        self._memory, self._grads, self._shapes = memory, grads, shapes
+        self._max_step, self._options, self._ranks = max_step, options, ranks
+        self._before = progress
+        self._sign = -1.0 if options.maximize else 1.0
+        self._decays = [shape.coupled for shape in shapes]
+        self._new = memory.new_residual(grads, self._sign, self._decays)
+        layout = memory.layout
+        self._g = Vector(layout, self._new.parts, -self._new.scale)
+        self._p = Vector(layout, lambda: memory.direction.parts)
+        self._theta = Vector(layout, lambda: layout.parts(layout.values(), memory.scratch.views))
+
+    def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:
+        """Move to the minimum of the parabola along the line."""
+        phi_0, gg, beta, *products = self._on_host(
+            self._sign * self._value(loss), self._g @ self._g, self._beta(), *self._geometry()
+        )
+        geometry = Geometry(*products)
+        slope = geometry.slope(*self._mixture(beta))
+        if slope >= 0.0:  # not downhill: restart from steepest descent
+            beta = 0.0
+            slope = geometry.slope(1.0, 0.0)
+        if not all(map(math.isfinite, (phi_0, gg, slope))):
+            return Outcome(self._before, skipped=True)
+        ceiling = self._ceiling(geometry, beta)
+        if slope >= 0.0 or not ceiling:  # stationary, or weight decay climbs: nothing to search
+            return self._drifted(beta, ceiling)
+        return self._along_line(objective, phi_0, slope, ceiling, beta)
+
+    def _along_line(
+        self, objective: Objective, phi_0: float, slope: float, ceiling: float, beta: float
+    ) -> Outcome:
+        options, before, memory = self._options, self._before, self._memory
+        is_relative = options.max_relative_step is not None
+        if is_relative and options.probe is None:
+            trial = ceiling
+        else:
+            trial = first_trial(options.probe, ceiling) * before.decay.scale
+        objective.prepare_probes()
+        a, b = self._mixture(beta)
+        line = Line(memory, self._grads, self._shapes, sign=self._sign, a=a, b=b)
+
+        def phi(alpha: float) -> float:
+            line.move_to(alpha)
+            value = objective.probe(memory.layout.device)
+            return self._sign * float(self._ranks.mean_number(value))
+
+        try:
+            search = quadratic_search(
+                phi,
+                phi_0,
+                slope,
+                trial=trial,
+                ceiling=ceiling,
+                fit=options.fit,
+                max_fits=options.max_fits,
+            )
+            unit = ceiling if is_relative else 1.0
+            average = smoothed(before.average, search.step_size / unit, options.smoothing)
+            alpha = min(average * unit, ceiling) if search.step_size else 0.0
+            line.move_to(alpha)
+        except BaseException:
+            line.move_back()
+            raise
+        if not search.step_size:
+            return Outcome(before, skipped=True, search=search)
+        objective.end_probes()
+        new = self._new
+        if memory.is_gathered(new):
+            new = memory.residual_at_snapshot(self._grads, self._sign, self._decays)
+        memory.remember(new, beta)
+        decay = before.decay
+        if not is_relative or options.probe is not None:
+            decay = decay.after(trial, search.step_size)
+        return Outcome(Progress(alpha, beta, average, decay), search=search)
+
+    def unsearched(self, loss: Tensor | float | None) -> Outcome:
+        """Move by the average step."""
+        value = 0.0 if loss is None else self._value(loss)
+        numbers = value, self._g @ self._g, self._beta(), *self._geometry(with_slope=False)
+        if not self._memory.layout.on_host:
+            return self._drifted_on_device(*numbers)
+        value, gg, beta, *products = self._on_host(*numbers)
+        if not (math.isfinite(value) and math.isfinite(gg)):
+            return Outcome(self._before, skipped=True)
+        return self._drifted(beta, self._ceiling(Geometry(*products), beta))
+
+    def _drifted(self, beta: float, ceiling: float) -> Outcome:
+        alpha = self._average_step(ceiling)
+        self._memory.remember(self._new, beta)
+        self._drift(alpha, beta)
+        return Outcome(self._before._replace(step_size=alpha, beta=beta))
+
+    def _drifted_on_device(self, *numbers: Number) -> Outcome:
+        """The same without the host looking: what is not finite is left out by `where`."""
+        value, gg, beta, *products = self._ranks.mean(self._stacked(*numbers)).unbind()
+        keep = value.isfinite() & gg.isfinite()
+        beta = torch.where(keep, beta, self._before.beta)
+        alpha = self._average_step(self._ceiling(Geometry(*products), beta))
+        alpha = torch.where(keep, alpha, 0.0)
+        self._memory.remember_where(keep, beta)
+        self._drift(alpha, beta)
+        return Outcome(self._before._replace(step_size=alpha, beta=beta), skipped=~keep)
+
+    def _drift(self, alpha: Number, beta: Number) -> None:
+        nesterov = self._options.nesterov
+        drift(self._memory, self._new, self._shapes, alpha, beta, nesterov=nesterov)
+
+    def _average_step(self, ceiling: Number) -> Number:
+        """The averaged step under this ceiling; before any search, what a search tries first."""
+        average = self._before.average
+        if self._options.max_relative_step is not None:
+            return (average or 1.0) * ceiling
+        return min(average, ceiling) if average else first_trial(self._options.probe, ceiling)
+
+    def _mixture(self, beta: Number) -> tuple[Number, Number]:
+        """a and b in p_t = -a·g + b·p_{t-1}."""
+        return (1.0 + beta, beta * beta) if self._options.nesterov else (1.0, beta)
+
+    def _beta(self) -> Number:
+        """The momentum to apply: the rule's, bounded and smoothed, or the number given."""
+        momentum, previous = self._options.momentum, self._memory.residual
+        if previous is None or not callable(momentum):
+            return momentum
+        h = Vector(self._memory.layout, lambda: previous.parts, -1.0)
+        found = bounded(momentum(self._g, h, self._p), self._options.max_momentum)
+        share = self._options.smoothing
+        return share * self._before.beta + (1.0 - share) * found if share else found
+
+    def _geometry(self, with_slope: bool = True) -> Geometry:
+        with_length = self._options.max_relative_step is not None
+        vectors = self._theta, self._g, self._p
+        return measured_geometry(*vectors, self._shapes, slope=with_slope, length=with_length)
+
+    def _ceiling(self, geometry: Geometry, beta: Number) -> Number:
+        """min(α_max, ρ·|θ|/|p|), and ρ/decay so that decoupled decay moves θ no further.
+
+        A θ of zeros has no relative length to keep to: there the first trial is the ceiling.
+        """
+        rho = self._options.max_relative_step
+        if rho is None:
+            return self._max_step
+        decay = max(shape.ratio * shape.decoupled for shape in self._shapes)
+        limit = min(self._max_step, rho / decay if decay else math.inf)
+        length = geometry.squared_length(*self._mixture(beta))
+        if not isinstance(length, Tensor):
+            return (
+                min(rho * math.sqrt(geometry.tt / length), limit)
+                if geometry.tt * length > 0
+                else min(FIRST_TRIAL, limit)
+            )
+        ratio = geometry.tt / length
+        relative = torch.where((ratio > 0) & ratio.isfinite(), rho * ratio.sqrt(), FIRST_TRIAL)
+        return relative.clamp_max(limit)
+
+    def _value(self, loss: Tensor | float) -> Number:
+        return loss_value(loss, self._memory.layout.device)
+
+    def _stacked(self, *numbers: Number) -> Tensor:
+        device = self._memory.layout.device
+        dtype = scalar_dtype(device)
+        return torch.stack(
+            [
+                x.to(device, dtype)
+                if isinstance(x, Tensor)
+                else torch.full((), x, dtype=dtype, device=device)
+                for x in numbers
+            ]
+        )
+
+    def _on_host(self, *numbers: Number) -> list[float]:
+        """The numbers as floats, agreed between the ranks; the one time the host must wait."""
+        if self._memory.layout.on_host and not self._ranks.several:
+            return [float(x) for x in numbers]
+        return self._ranks.mean(self._stacked(*numbers)).tolist()
