@@ -1,16 +1,9 @@
 """Conjugate-gradient formulas for the momentum β in p = -g + βp'.
 
 A rule is a function of the gradient g, the previous gradient h and the previous direction p. It
-uses nothing but `@`, so it works on one-dimensional tensors and on whole networks alike:
-
->>> import torch
->>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
->>> [round(float(rule(g, h, p)), 4)
-...  for rule in (polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan)]
-[0.75, 1.25, 1.5, 2.5]
-
-A rule may return anything where its denominator vanishes (as it does on the first step, where h and
-p are zero): `bounded` turns what is not finite into 0, a restart from steepest descent.
+uses nothing but `@`, so it works on one-dimensional tensors and on whole networks alike. It may
+return anything where its denominator vanishes (as it does on the first step, where h and p are
+zero): `bounded` turns what is not finite into 0, a restart from steepest descent.
 """
 
 from __future__ import annotations
@@ -34,22 +27,42 @@ class Rule(Protocol):
 
 
 def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Tensor:
-    """β = g·(g - h) / h·h."""
+    """β = g·(g - h) / h·h.
+
+    >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
+    >>> polak_ribiere(g, h, p)
+    tensor(0.7500)
+    """
     return (g @ g - g @ h) / (h @ h)
 
 
 def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Tensor:
-    """β = g·g / h·h."""
+    """β = g·g / h·h.
+
+    >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
+    >>> fletcher_reeves(g, h, p)
+    tensor(1.2500)
+    """
     return (g @ g) / (h @ h)
 
 
 def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Tensor:
-    """β = g·(g - h) / p·(g - h)."""
+    """β = g·(g - h) / p·(g - h).
+
+    >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
+    >>> hestenes_stiefel(g, h, p)
+    tensor(1.5000)
+    """
     return (g @ g - g @ h) / (g @ p - h @ p)
 
 
 def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Tensor:
-    """β = g·g / p·(g - h)."""
+    """β = g·g / p·(g - h).
+
+    >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
+    >>> dai_yuan(g, h, p)
+    tensor(2.5000)
+    """
     return (g @ g) / (g @ p - h @ p)
 
 

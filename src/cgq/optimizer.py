@@ -98,6 +98,8 @@ class CGQ(Optimizer):
         process_group: ProcessGroup | None = None,
     ) -> None:
         check_group(lr, weight_decay)
+        if not (model is None or isinstance(model, nn.Module)):
+            raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self.options = Options(
             max_relative_step=max_relative_step,
             momentum=momentum,

@@ -1,0 +1,330 @@
+"""The three closures, the closure-free step, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cgq import CGQ
+
+STEPS = 12
+
+
+def problem() -> tuple[nn.Module, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    inputs, targets = torch.randn(16, 4).double(), torch.randn(16, 1).double()
+    return model, lambda: nn.functional.mse_loss(model(inputs), targets)
+
+
+def loss_only(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return loss
+
+
+def asked(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure(backward: bool) -> Tensor:
+        value = loss()
+        if backward:
+            value.backward()
+        return value
+
+    return closure
+
+
+def asked_by_keyword(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure(scale: float = 1.0, *, backward: bool = True) -> Tensor:
+        return asked(optimizer, lambda: scale * loss())(backward)
+
+    return closure
+
+
+def asked_by_position(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return lambda b: asked(optimizer, loss)(b)
+
+
+def accumulating(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    """Two micro-batches; returns a plain number."""
+
+    def closure(backward: bool) -> float:
+        total = 0.0
+        for _ in range(2):
+            part = loss() / 2
+            if backward:
+                part.backward()
+            total += part.item()
+        return total
+
+    return closure
+
+
+def classic(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    return closure
+
+
+def classic_in_place(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure() -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        value = loss()
+        value.backward()
+        return value
+
+    return closure
+
+
+def classic_partial(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure(loss: Callable[[], Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    return functools.partial(closure, loss)
+
+
+def binding_defaults(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return lambda loss=loss, scale=1.0: scale * loss()
+
+
+def zeroing(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    """Loss only, but with the habit of zeroing in place: gradients must survive the probes."""
+
+    def closure() -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        return loss()
+
+    return closure
+
+
+KINDS = [
+    loss_only,
+    asked,
+    asked_by_keyword,
+    asked_by_position,
+    accumulating,
+    classic,
+    classic_in_place,
+    classic_partial,
+    binding_defaults,
+    zeroing,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.filterwarnings("ignore:This closure runs backward")
+def test_every_closure_gives_the_same_run(kind: Callable[..., Any]) -> None:
+    runs = []
+    for make in (loss_only, kind):
+        model, loss = problem()
+        optimizer = CGQ(model.parameters(), search_prob=0.5)
+        values = [float(optimizer.step(make(optimizer, loss))) for _ in range(STEPS)]
+        runs.append((values, [p.detach().clone() for p in model.parameters()]))
+    assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-12)
+    for mine, other in zip(runs[0][1], runs[1][1], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:This closure runs backward")
+def test_step_returns_the_old_loss_and_leaves_its_gradient(kind: Callable[..., Any]) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    for _ in range(3):
+        before = loss()
+        gradients = torch.autograd.grad(before, list(model.parameters()))
+        returned = optimizer.step(kind(optimizer, loss))
+        assert float(returned) == pytest.approx(before.item(), rel=1e-12)
+        assert not (isinstance(returned, Tensor) and returned.requires_grad)
+        for param, gradient in zip(model.parameters(), gradients, strict=True):
+            assert param.grad is not None
+            torch.testing.assert_close(param.grad, gradient)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backwards"), [(loss_only, 0), (asked, 0), (classic, 1), (classic_partial, 1)]
+)
+@pytest.mark.filterwarnings("ignore:This closure runs backward")
+def test_probes_run_backward_only_in_classic_closures(
+    kind: Callable[..., Any], backwards: int
+) -> None:
+    model, loss = problem()
+    calls = {"forward": 0, "backward": 0}
+    model.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
+    first = next(model.parameters())
+    first.register_hook(lambda _: calls.update(backward=calls["backward"] + 1))
+    optimizer = CGQ(model.parameters())
+    optimizer.step(kind(optimizer, loss))
+    assert optimizer.last_search is not None
+    probes = optimizer.last_search.evaluations
+    assert calls == {"forward": 1 + probes, "backward": 1 + probes * backwards}
+
+
+def test_classic_closures_are_told_once() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    with pytest.warns(UserWarning, match="pays for a backward") as told:
+        for _ in range(3):
+            optimizer.step(classic(optimizer, loss))
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CGQ(model.parameters()).step(loss)
+
+
+def test_closure_of_value_uses_gradients_at_hand() -> None:
+    runs = []
+    for at_hand in (False, True):
+        model, loss = problem()
+        optimizer = CGQ(model.parameters())
+        for _ in range(STEPS):
+            if at_hand:
+                optimizer.zero_grad()
+                loss().backward()
+                with torch.no_grad():
+                    optimizer.step(lambda: loss().detach())
+            else:
+                optimizer.step(loss)
+        runs.append([p.detach().clone() for p in model.parameters()])
+    for mine, other in zip(*runs, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_gradients_of_the_last_step_do_not_pass_as_new() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    optimizer.step(loss)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="left no gradient"):
+        optimizer.step(lambda: loss().item())
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("with_backward", [False, True])
+def test_closure_that_returns_none_counts_as_none(with_backward: bool) -> None:
+    runs = []
+    for closure_free in (False, True):
+        model, loss = problem()
+        optimizer = CGQ(model.parameters())
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+
+            def run_backward() -> None:
+                optimizer.zero_grad()
+                loss().backward()
+
+            if closure_free or not with_backward:
+                run_backward()
+            if closure_free:
+                assert optimizer.step() is None
+            else:
+                assert optimizer.step(run_backward if with_backward else lambda: None) is None
+            assert optimizer.last_search is None
+        runs.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_step_without_closure_uses_the_average_step() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters(), smoothing=0.5, momentum=0.0)
+    for _ in range(3):
+        optimizer.step(loss)
+    found = optimizer.param_groups[0]["step_size"]
+    old = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["step_size"] == found
+    for param, before in zip(model.parameters(), old, strict=True):
+        assert param.grad is not None
+        assert torch.equal(param.detach(), before.add(-param.grad, alpha=found))
+
+
+def test_step_without_anything_is_a_no_op() -> None:
+    model, _ = problem()
+    before = copy.deepcopy(model.state_dict())
+    optimizer = CGQ(model.parameters())
+    assert optimizer.step() is None
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True)
+    )
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("closure", "error", "cure"),
+    [
+        (lambda: torch.zeros(3, requires_grad=True), ValueError, r"\.mean\(\)"),
+        (lambda: torch.zeros((), dtype=torch.complex64), ValueError, "one real number"),
+        (lambda: "loss", ValueError, "as a tensor or a number"),
+        (lambda a, b: 0.0, ValueError, r"closure\(backward: bool\)"),
+        (lambda: torch.zeros((), requires_grad=True) * 1, RuntimeError, "left no gradient"),
+        (lambda: 1.0, RuntimeError, "left no gradient"),
+        (lambda: torch.tensor(1.0), RuntimeError, r"not loss\.item\(\)"),
+        (lambda backward: torch.tensor(1.0), RuntimeError, "left no gradient"),
+    ],
+)
+def test_wrong_closures_are_refused_with_a_cure(
+    closure: Callable[..., Any], error: type[Exception], cure: str
+) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    optimizer.step(loss)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(error, match=cure):
+        optimizer.step(closure)
+    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = CGQ(table.parameters())
+    with pytest.raises(RuntimeError, match="sparse=False"):
+        optimizer.step(lambda: table(torch.tensor([1, 2])).sum())
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"lr": -1.0}, "Invalid learning rate: -1.0"),
+        ({"lr": float("nan")}, "Invalid learning rate"),
+        ({"lr": torch.tensor([0.1, 0.1])}, "Tensor lr must be 1-element"),
+        ({"weight_decay": -0.1}, "Invalid weight_decay"),
+        ({"max_relative_step": 0.0}, "Invalid max_relative_step"),
+        ({"momentum": -0.5}, "Invalid momentum value: -0.5"),
+        ({"momentum": "polak_ribiere"}, "Use a rule such as"),
+        ({"max_momentum": -1.0}, "Invalid max_momentum"),
+        ({"fit": "two_point"}, "Invalid fit"),
+        ({"max_fits": 0}, "Invalid max_fits"),
+        ({"max_fits": 2.5}, "Invalid max_fits"),
+        ({"probe": 0.0}, "Invalid probe"),
+        ({"search_prob": 1.5}, "Invalid search_prob"),
+        ({"smoothing": 1.0}, "Invalid smoothing"),
+        ({"seed": 0.5}, "Invalid seed"),
+        ({"model": "net"}, "Invalid model"),
+    ],
+)
+def test_wrong_arguments_are_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CGQ([nn.Parameter(torch.zeros(1))], **kwargs)
+
+
+def test_line_wide_options_speak_in_one_voice() -> None:
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    optimizer = CGQ([{"params": [a], "search_prob": 0.5}, {"params": [b]}])
+    assert optimizer.options.search_prob == 0.5
+    with pytest.raises(ValueError, match="one line runs through all groups"):
+        CGQ([{"params": [a], "nesterov": True}, {"params": [b], "nesterov": False}])
