@@ -28,7 +28,9 @@ def test_cgq_imports_torch_and_the_standard_library_only() -> None:
 
 def test_import_is_silent_and_leaves_optional_parts_alone() -> None:
     code = "import cgq, sys; print('cgqbench' in sys.modules, 'matplotlib' in sys.modules)"
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
+    )
     assert (run.stdout, run.stderr) == ("False False\n", "")
 
 

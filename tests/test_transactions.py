@@ -208,6 +208,24 @@ def test_generators_and_buffers_end_as_after_one_pass(options: dict[str, Any]) -
             assert torch.equal(mine[0][name], expected[0][name])
 
 
+def test_generator_that_only_a_failing_probe_draws_from() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    before = random.getstate()
+
+    def closure(backward: bool) -> Tensor:
+        loss = (weight - 3).square().sum()
+        if backward:
+            loss.backward()
+        else:
+            random.random()
+            raise ValueError
+        return loss
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        CGQ([weight]).step(closure)
+    assert random.getstate() == before
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=option_id)
 def test_accepted_steps_descend_where_they_land(options: dict[str, Any]) -> None:
     """The search's claim, checked again after the step with the same noise."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cgq.flat import is_host, scalar_dtype
 
 # torch annotates the callback's arguments as tuple-or-list; any sequence of tensors will do.
 MultiAverage = Callable[[Any, Any, Any], None]
@@ -27,21 +30,22 @@ def anytime_average(eta: float = 8.0) -> MultiAverage:
     >>> round(averaged.module.weight.item(), 6)
     3.0
     """
-    if not eta >= 0.0:
+    if not 0.0 <= eta < math.inf:
         raise ValueError(f"Invalid eta: {eta}. It must be 0 (plain mean) or more.")
 
     @torch.no_grad()
     def update(mean: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Tensor) -> None:
         means, currents = list(mean), list(current)
-        # AveragedModel copies the first step itself, so this call sees step num_averaged + 1.
-        weight = (eta + 1.0) / (num_averaged + 1.0 + eta)
         if not (means[0].is_floating_point() or means[0].is_complex()):
             torch._foreach_copy_(means, currents)  # counters among the buffers
-        elif isinstance(weight, Tensor) and weight.device.type != "cpu":
+            return
+        # AveragedModel copies the first step itself, so this call sees step num_averaged + 1.
+        if is_host(num_averaged.device):
+            torch._foreach_lerp_(means, currents, (eta + 1.0) / (num_averaged.item() + 1.0 + eta))
+        else:  # a tensor of one number, so that the host need not read it
+            t = num_averaged.to(scalar_dtype(num_averaged.device)) + 1.0
             change = torch._foreach_sub(currents, means)
-            torch._foreach_mul_(change, weight)  # by a tensor: no synchronisation
+            torch._foreach_mul_(change, (eta + 1.0) / (t + eta))
             torch._foreach_add_(means, change)
-        else:
-            torch._foreach_lerp_(means, currents, float(weight))
 
     return update

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cgq.flat import scalar_dtype
 from cgq.probe import World
@@ -52,10 +52,10 @@ class Objective:
     gradient, and no probe leaves a trace: see `World`.
     """
 
-    def __init__(self, closure: Closure, params: Sequence[Tensor], model: nn.Module | None) -> None:
+    def __init__(self, closure: Closure, params: Sequence[Tensor], world: World) -> None:
         self._params = params
         self._closure, self._takes_backward = _called_with_backward(closure)
-        self._world = World(model)
+        self._world = world
         self._grads: list[Tensor | None] = []
         self.runs_backward = False  # known after the first pass
 
@@ -100,7 +100,7 @@ class Objective:
 
     def probe(self, device: torch.device) -> Tensor | float:
         """The loss at the present parameters, with the first pass's noise."""
-        self._world.rewind()
+        self._world.rewind_for_probe()
         self._set_grads([None] * len(self._params))
         with torch.set_grad_enabled(self.runs_backward):
             loss = self._call(backward=False)

@@ -20,6 +20,7 @@ from cgq.momentum import Rule, polak_ribiere
 from cgq.options import Options, check_group
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
+from cgq.probe import World
 from cgq.progress import Progress, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
@@ -120,7 +121,7 @@ class CGQ(Optimizer):
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
         self.last_search = None
-        self._model = model
+        self._world = World(model)
         self._ranks = Ranks(process_group)
         self._memory: Memory | None = None
         self._set_by_groups: dict[str, Any] = {}
@@ -169,7 +170,7 @@ class CGQ(Optimizer):
             self._take_step(None, None)
             return None
         params = [param for group in self.param_groups for param in group["params"]]
-        objective = Objective(closure, params, self._model)
+        objective = Objective(closure, params, self._world)
         loss = objective.first_pass(self._leftovers)
         try:
             self._take_step(objective, loss)

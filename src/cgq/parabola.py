@@ -74,22 +74,28 @@ def least_squares(
 
     X has the rows (0, 1, 0) → φ'(0), (0, 0, 1) → φ(0) and (x², x, 1) → φ(x) for each trial x.
     `functools.partial(least_squares, with_slope=False)` drops the first row: the paper's remedy
-    for landscapes so rough that the slope at one point says little.
+    for landscapes so rough that the slope at one point says little. With one trial that leaves
+    more unknowns than data, and of all parabolas the one nearest to flat is taken.
 
     >>> q = least_squares(5.0, -4.0, [1.0, 3.0], [2.0, 2.0])
     >>> [round(value, 9) for value in q]
     [1.0, -4.0, 5.0]
     """
-    # In units of the longest trial, or tiny steps drown x² in rounding.
-    scale = max(steps)
-    rows = [[0.0, 0.0, 1.0]] + [[(x / scale) ** 2, x / scale, 1.0] for x in steps]
-    values = [loss, *losses]
+    if with_slope and len(steps) == 1:
+        return two_point(loss, slope, steps, losses)  # as many data as unknowns
+    # What is solved for is the departure from φ(0) + φ'(0)·x, in units that keep every column and
+    # row of X near 1: tiny or huge steps would drown some of them in rounding.
+    along = slope if with_slope else 0.0
+    unit = max(steps)
+    slope_unit = max(unit, 1.0) if with_slope else unit
+    rows = [[0.0, 0.0, 1.0]] + [[(x / unit) ** 2, x / slope_unit, 1.0] for x in steps]
+    values = [0.0] + [y - loss - along * x for x, y in zip(steps, losses, strict=True)]
     if with_slope:
-        rows.append([0.0, 1.0 / scale, 0.0])
-        values.append(slope)
+        rows.append([0.0, 1.0 / slope_unit, 0.0])
+        values.append(0.0)
     x = torch.tensor(rows, dtype=torch.float64, device="cpu")
     y = torch.tensor(values, dtype=torch.float64, device="cpu")
     if not (x.isfinite().all() and y.isfinite().all()):
         return Parabola(math.nan, math.nan, math.nan)
     a, b, c = (torch.linalg.pinv(x) @ y).tolist()
-    return Parabola(a / scale / scale, b / scale, c)
+    return Parabola(a / unit / unit, along + b / slope_unit, loss + c)

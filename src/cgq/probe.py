@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cgq import generators
 
@@ -48,12 +47,18 @@ class _Copies:
 class World:
     """Random generators and module buffers before and after the first pass of a step.
 
-    The modules are those inside `model`, and any other that is called during the first pass: a
-    compiled module counts with all that is inside it.
+    The modules are those inside `model`; if it is None, those called during the first pass. Of a
+    compiled module the outermost call is seen and all that is inside it counts; but of a module
+    compiled in place, or a compiled function, nothing is seen: these need `model`.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = model
+        # One function for good: a compiled module is compiled anew for each hook it meets.
+        self._hook = self._on_forward
+        self._reset()
+
+    def _reset(self) -> None:
         self._modules: set[nn.Module] = set()
         self._places: list[tuple[dict[str, Tensor | None], str]] = []
         self._generators_before: generators.States = []
@@ -64,14 +69,27 @@ class World:
     @contextmanager
     def first_pass(self) -> Iterator[None]:
         """Remember how the world was before this block."""
+        self._reset()
         self._generators_before = generators.states()
         if self._model is not None:
             self._meet(self._model)
-        hook = register_module_forward_pre_hook(lambda module, args: self._meet(module))
+            yield
+            return
+        # Not through torch's register function: that gives each hook a number of its own, on
+        # which compiled modules depend too.
+        hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
+        outer = hooks.get(World)
+        hooks[World] = self._hook
         try:
             yield
         finally:
-            hook.remove()
+            del hooks[World]
+            if outer is not None:
+                hooks[World] = outer
+
+    def _on_forward(self, module: nn.Module, args: object) -> None:
+        if not torch.compiler.is_compiling():
+            self._meet(module)
 
     def _meet(self, module: nn.Module) -> None:
         if module in self._modules:
@@ -90,17 +108,25 @@ class World:
 
     def rewind(self) -> None:
         """As before the first pass."""
-        for copies in self._buffers_before:
-            copies.restore()
+        self._restore_buffers(self._buffers_before)
+        generators.restore(self._generators_before)
+
+    def rewind_for_probe(self) -> None:
+        """As before the first pass, but for generators it did not draw from: nor will a probe."""
+        self._restore_buffers(self._buffers_before)
         generators.restore(self._generators_before, unless_in=self._generators_after)
 
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""
-        for copies in self._buffers_after:
-            copies.restore()
+        self._restore_buffers(self._buffers_after)
         generators.restore(self._generators_after)
 
     def rewind_buffers_unless(self, keep: Tensor) -> None:
         """Buffers as before the first pass where `keep` is false, decided on the device."""
         for copies in self._buffers_before:
             copies.restore_unless(keep)
+
+    @staticmethod
+    def _restore_buffers(buffers: list[_Copies]) -> None:
+        for copies in buffers:
+            copies.restore()

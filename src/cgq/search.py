@@ -16,7 +16,8 @@ BACKTRACK = 0.1
 class Search:
     """What one line search saw and chose.
 
-    `step_size` is 0.0 when no trial gave a finite loss. `curvature` is the last parabola's 2A.
+    `step_size` is 0.0 when no trial could be taken: none was finite, or none that was left after
+    backing off was lower. `curvature` is the last parabola's 2A.
     """
 
     loss: float
@@ -61,11 +62,10 @@ def quadratic_search(
     measured: dict[float, float] = {}  # every trial, in order
     usable: dict[float, float] = {}  # those with a finite loss
 
-    def measure(step: float) -> float:
+    def measure(step: float) -> None:
         measured[step] = value = phi(step)
         if math.isfinite(value):
             usable[step] = value
-        return value
 
     def outcome(step: float, accepted: bool) -> Search:
         return Search(
@@ -91,14 +91,16 @@ def quadratic_search(
             trial *= BACKTRACK
             if not trial:
                 break
-            measure(trial)
+            if trial not in measured:
+                measure(trial)
             continue
         if q.a <= 0:
             return outcome(trial, usable[trial] < loss)
         chosen = min(q.minimiser, ceiling)
         known = chosen in measured
-        value = measured[chosen] if known else measure(chosen)
-        if value < loss and (q(chosen) > 0 or loss <= 0):
+        if not known:
+            measure(chosen)
+        if chosen in usable and usable[chosen] < loss and (q(chosen) > 0 or loss <= 0):
             return outcome(chosen, True)
         if known:  # the same trials would give the same parabola again
             break
