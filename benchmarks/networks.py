@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
@@ -36,7 +38,7 @@ def resnet20() -> nn.Module:
         nn.Conv2d(3, 16, 3, 1, 1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
-        *(Block(inner, outer) for inner, outer in zip(widths, widths[1:], strict=False)),
+        *(Block(inner, outer) for inner, outer in pairwise(widths)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(64, 10),

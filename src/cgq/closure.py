@@ -57,6 +57,7 @@ class Objective:
         self._closure, self._takes_backward = _called_with_backward(closure)
         self._world = world
         self._grads: list[Tensor | None] = []
+        self._values: list[Tensor] = []
         self.runs_backward = False  # known after the first pass
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
@@ -97,13 +98,20 @@ class Objective:
     def prepare_probes(self) -> None:
         """Note the world as the first pass left it; call before the first probe."""
         self._world.mark()
+        if self.runs_backward:  # and may write every gradient to the same memory, as DDP does
+            self._values = [grad.clone() for grad in self._grads if grad is not None]
 
     def probe(self, device: torch.device) -> Tensor | float:
         """The loss at the present parameters, with the first pass's noise."""
         self._world.rewind_for_probe()
         self._set_grads([None] * len(self._params))
-        with torch.set_grad_enabled(self.runs_backward):
-            loss = self._call(backward=False)
+        try:
+            with torch.set_grad_enabled(self.runs_backward):
+                loss = self._call(backward=False)
+        finally:
+            if self._values:
+                grads = [grad for grad in self._grads if grad is not None]
+                torch._foreach_copy_(grads, self._values)
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)

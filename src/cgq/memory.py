@@ -45,11 +45,14 @@ class Memory:
         named = [("direction", self.direction)]
         return named if self.residual is None else [*named, ("residual", self.residual)]
 
-    def serves(self, params: Sequence[Tensor], groups: Sequence[int], state: State) -> bool:
+    def serves(
+        self, params: Sequence[Tensor], groups: Sequence[int], state: State, with_residual: bool
+    ) -> bool:
         """Whether this is the memory of exactly these parameters and still part of `state`."""
         layout = self.layout
         return (
-            layout.groups == groups
+            (self.residual is not None) == with_residual
+            and layout.groups == groups
             and layout.ids == list(map(id, params))
             and all(
                 state[param].get("direction") is view

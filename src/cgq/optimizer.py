@@ -144,18 +144,20 @@ class CGQ(Optimizer):
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
         line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
         for name, value in line_wide.items():
-            if self._set_by_groups.setdefault(name, value) != value:
+            if self._set_by_groups.get(name, value) != value:
                 raise ValueError(
                     f"{name} is {self._set_by_groups[name]!r} in one parameter group and {value!r} "
                     "in another, but one line runs through all groups. Set it once, for all."
                 )
+        options = replace(self.options, **line_wide)
         own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
         check_group(
             own.get("lr", self.defaults["lr"]),
             own.get("weight_decay", self.defaults["weight_decay"]),
         )
-        self.options = replace(self.options, **line_wide)
         super().add_param_group(own)
+        self.options = options
+        self._set_by_groups |= line_wide
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -238,7 +240,7 @@ class CGQ(Optimizer):
     def _tell_once(self, objective: Objective) -> None:
         if objective.runs_backward and not self._told:
             self._told = True
-            warnings.warn(CLASSIC, UserWarning, stacklevel=5)
+            warnings.warn(CLASSIC, UserWarning, stacklevel=6)
 
     def _record(self, outcome: Outcome, shapes: list[Shape]) -> None:
         self.last_search = outcome.search
@@ -248,12 +250,12 @@ class CGQ(Optimizer):
                 outcome.progress.write(group, shape.ratio)
 
     def _memory_of(self, groups: list[int], params: list[Tensor]) -> Memory:
-        if self._memory is None or not self._memory.serves(params, groups, self.state):
-            if self._memory is not None:
-                self._memory.release(self.state)
-            layout = Layout(params, groups)
-            self._memory = Memory(layout, self.state, callable(self.options.momentum))
-        return self._memory
+        by_rule, memory = callable(self.options.momentum), self._memory
+        if memory is None or not memory.serves(params, groups, self.state, by_rule):
+            if memory is not None:
+                memory.release(self.state)
+            memory = self._memory = Memory(Layout(params, groups), self.state, by_rule)
+        return memory
 
     def _forget(self, memory: Memory) -> None:
         """A step that failed or was skipped leaves no state where there was none."""

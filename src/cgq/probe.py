@@ -15,33 +15,42 @@ from torch import Tensor, nn
 
 from cgq import generators
 
+Place = tuple[dict[str, Tensor | None], str]  # a module's dictionary of buffers, and a name
+
 
 class _Copies:
     """Buffers with the values they had, and where they belong."""
 
-    def __init__(self, places: list[tuple[dict[str, Tensor | None], str]]) -> None:
+    def __init__(self, places: list[Place]) -> None:
         self._places = [(owner, name, owner[name]) for owner, name in places]
-        alike: dict[Any, list[Tensor]] = {}  # one foreach kernel takes tensors of one kind
-        for _, _, buffer in self._places:
+        alike: dict[Any, list[int]] = {}  # one foreach kernel takes tensors of one kind
+        for index, (_, _, buffer) in enumerate(self._places):
             if buffer is not None:
-                alike.setdefault((buffer.device, buffer.dtype), []).append(buffer)
-        self._saved = [(buffers, [b.clone() for b in buffers]) for buffers in alike.values()]
+                alike.setdefault((buffer.device, buffer.dtype), []).append(index)
+        self._alike = list(alike.values())
+        self._values = [None if b is None else b.clone() for _, _, b in self._places]
 
     def restore(self) -> None:
         for owner, name, buffer in self._places:
             owner[name] = buffer
-        for buffers, values in self._saved:
-            torch._foreach_copy_(buffers, values)
+        for indices in self._alike:
+            torch._foreach_copy_(*self._now_and_then(indices))
 
     def restore_unless(self, keep: Tensor) -> None:
         """Restore the values where `keep` is false, without the host looking at it."""
-        for buffers, values in self._saved:
-            now, then = (torch.cat([t.reshape(-1) for t in ts]) for ts in (buffers, values))
-            mixed = torch.where(keep.to(now.device), now, then)
-            kept = torch.split(mixed, [buffer.numel() for buffer in buffers])
-            torch._foreach_copy_(
-                buffers, [x.view(b.shape) for x, b in zip(kept, buffers, strict=True)]
-            )
+        for indices in self._alike:
+            now, then = self._now_and_then(indices)
+            flat_now, flat_then = (torch.cat([t.reshape(-1) for t in ts]) for ts in (now, then))
+            mixed = torch.where(keep.to(flat_now.device), flat_now, flat_then)
+            kept = torch.split(mixed, [tensor.numel() for tensor in now])
+            torch._foreach_copy_(now, [k.view(t.shape) for k, t in zip(kept, now, strict=True)])
+
+    def _now_and_then(self, indices: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+        """The buffers now in their places, and the values that were there."""
+        now = [owner[name] for owner, name, _ in (self._places[i] for i in indices)]
+        then = [self._values[i] for i in indices]
+        pairs = [(n, t) for n, t in zip(now, then, strict=True) if n is not None and t is not None]
+        return [n for n, _ in pairs], [t for _, t in pairs]
 
 
 class World:
@@ -60,7 +69,7 @@ class World:
 
     def _reset(self) -> None:
         self._modules: set[nn.Module] = set()
-        self._places: list[tuple[dict[str, Tensor | None], str]] = []
+        self._places: list[Place] = []
         self._generators_before: generators.States = []
         self._generators_after: generators.States = []
         self._buffers_before: list[_Copies] = []

@@ -144,7 +144,7 @@ class Step:
         keep = value.isfinite() & gg.isfinite()
         beta = torch.where(keep, beta, self._before.beta)
         alpha = self._average_step(self._ceiling(Geometry(*products), beta))
-        alpha = torch.where(keep, alpha, 0.0)
+        alpha = torch.where(keep, self._tensor(alpha), 0.0)
         self._memory.remember_where(keep, beta)
         self._drift(alpha, beta)
         return Outcome(self._before._replace(step_size=alpha, beta=beta), skipped=~keep)
@@ -203,17 +203,15 @@ class Step:
     def _value(self, loss: Tensor | float) -> Number:
         return loss_value(loss, self._memory.layout.device)
 
-    def _stacked(self, *numbers: Number) -> Tensor:
+    def _tensor(self, number: Number) -> Tensor:
         device = self._memory.layout.device
         dtype = scalar_dtype(device)
-        return torch.stack(
-            [
-                x.to(device, dtype)
-                if isinstance(x, Tensor)
-                else torch.full((), x, dtype=dtype, device=device)
-                for x in numbers
-            ]
-        )
+        if isinstance(number, Tensor):
+            return number.to(device, dtype)
+        return torch.full((), number, dtype=dtype, device=device)
+
+    def _stacked(self, *numbers: Number) -> Tensor:
+        return torch.stack([self._tensor(number) for number in numbers])
 
     def _on_host(self, *numbers: Number) -> list[float]:
         """The numbers as floats, agreed between the ranks; the one time the host must wait."""
