@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from cgq import CGQ
 
-ROUNDS = 15
+ROUNDS = 11
 Job = Callable[[], object]
 
 

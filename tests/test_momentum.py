@@ -73,7 +73,7 @@ def test_exact_line_search_makes_directions_conjugate(rule: Rule, seed: int) -> 
 )
 def test_bounded(beta: float, bound: float, as_tensor: bool) -> None:
     found = bounded(torch.tensor(beta, dtype=torch.float64) if as_tensor else beta, bound)
-    assert found.dtype == torch.float64
+    assert isinstance(found, torch.Tensor) == as_tensor
     assert float(found) == (min(max(0.0, beta), bound) if math.isfinite(beta) else 0.0)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.flat import scalar_dtype
 from cgq.probe import World
+from cgq.scalars import scalar_dtype
 
 Closure = Callable[..., Any]
 

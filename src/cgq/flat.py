@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cgq.scalars import Number, scalar_dtype
+
 # On an accelerator tensors are gathered so that one kernel serves many; bounded, to bound memory.
 GATHERED = 1 << 22
 
@@ -31,11 +33,6 @@ def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor
                 numbers.append(number)
                 params.append(param)
     return numbers, params
-
-
-def scalar_dtype(device: torch.device) -> torch.dtype:
-    """The most precise type `device` offers for sums over all parameters."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def is_host(device: torch.device) -> bool:
@@ -86,6 +83,7 @@ class Layout:
         # Where sums are made: an accelerator, if any parameter is on one.
         self.device = min((device for device, _ in self._kinds), key=is_host)
         self.on_host = is_host(self.device)
+        self.range = min(torch.finfo(dtype).max for _, dtype in self._kinds)
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0
@@ -158,18 +156,16 @@ class Vector:
         self.scale = scale
         self._dots: dict[int, list[Any]] = {}
 
-    def __matmul__(self, other: Vector) -> Tensor:
+    def __matmul__(self, other: Vector) -> Number:
         return self.inner(other)
 
-    def inner(self, other: Vector, weights: Sequence[float] | None = None) -> Tensor:
+    def inner(self, other: Vector, weights: Sequence[float] | None = None) -> Number:
         """Σ over groups of weights[group] · (self · other within the group)."""
         dots = self._dots_with(other)
         if weights is not None:
             dots = [weights[run.group] * d for run, d in zip(self.layout.runs, dots, strict=True)]
-        device, factor = self.layout.device, self.scale * other.scale
-        if self.layout.on_host:
-            return torch.tensor(factor * sum(dots), dtype=torch.float64, device=device)
-        return torch.stack(dots).sum() * factor
+        total = sum(dots) if self.layout.on_host else torch.stack(dots).sum()
+        return self.scale * other.scale * total
 
     def _dots_with(self, other: Vector) -> list[Any]:
         """The products of each run, without the scales: floats, or tensors on one device."""

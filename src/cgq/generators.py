@@ -17,30 +17,32 @@ class State(NamedTuple):
     restore: Callable[[Any], object]
 
 
-States = list[State]
+States = dict[str, State]
 
 
 def states() -> States:
-    """The present state of each generator, in an order that lasts as long as a step."""
-    found = [
-        State(random.getstate(), random.setstate),
-        State(torch.get_rng_state(), torch.set_rng_state),
-    ]
+    """The present state of each generator, by its name."""
+    found = {
+        "python": State(random.getstate(), random.setstate),
+        "torch": State(torch.get_rng_state(), torch.set_rng_state),
+    }
     if numpy_random := sys.modules.get("numpy.random"):  # NumPy loads it when it is first used
-        found.append(State(numpy_random.get_state(), numpy_random.set_state))
+        found["numpy"] = State(numpy_random.get_state(), numpy_random.set_state)
     for backend in (torch.cuda, torch.xpu):
         if backend.is_initialized():
-            for generator in backend.default_generators:
-                found.append(State(generator.get_state(), generator.set_state))
+            for index, generator in enumerate(backend.default_generators):
+                name = f"{backend.__name__}:{index}"
+                found[name] = State(generator.get_state(), generator.set_state)
     if torch.backends.mps.is_available():
-        found.append(State(torch.mps.get_rng_state(), torch.mps.set_rng_state))
+        found["mps"] = State(torch.mps.get_rng_state(), torch.mps.set_rng_state)
     return found
 
 
-def restore(wanted: States, unless_in: States = ()) -> None:  # type: ignore[assignment]
+def restore(wanted: States, unless_in: States | None = None) -> None:
     """Bring the generators back to `wanted`, passing over states that are also in `unless_in`."""
-    for index, state in enumerate(wanted):
-        if index >= len(unless_in) or not _same(state.value, unless_in[index].value):
+    for name, state in wanted.items():
+        other = (unless_in or {}).get(name)
+        if other is None or not _same(state.value, other.value):
             state.restore(state.value)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cgq.flat import Vector
 from cgq.memory import Memory, Residual
-from cgq.progress import Number
+from cgq.scalars import Number
 
 
 class Shape(NamedTuple):
@@ -25,22 +25,22 @@ class Shape(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The inner products from which slope and length follow for any a and b."""
+    """The inner products from which slope and length follow for any a and b.
 
-    gg: Number  # the slope's, weighted with each group's ratio
-    gp: Number
-    coupled_tg: Number
-    coupled_tp: Number
-    decoupled_tg: Number
+    f is ∇f, the gradient of what φ measures; g = f + coupled·θ.
+    """
+
+    fg: Number  # the slope's, weighted with each group's ratio
+    fp: Number
+    decoupled_ft: Number
     gg2: Number  # the length's, weighted with the ratio squared
     gp2: Number
     pp2: Number
     tt: Number
 
     def slope(self, a: Number, b: Number) -> Number:
-        """φ'(0) = ∇f·d, with ∇f = g - coupled·θ the gradient of what φ measures."""
-        along = b * self.gp - a * self.gg - self.decoupled_tg
-        return along + a * self.coupled_tg - b * self.coupled_tp
+        """φ'(0) = ∇f·d."""
+        return b * self.fp - a * self.fg - self.decoupled_ft
 
     def squared_length(self, a: Number, b: Number) -> Number:
         """|ratio·(b·p - a·g)|²."""
@@ -48,7 +48,14 @@ class Geometry(NamedTuple):
 
 
 def measured_geometry(
-    theta: Vector, g: Vector, p: Vector, shapes: Sequence[Shape], *, slope: bool, length: bool
+    theta: Vector,
+    f: Vector,
+    g: Vector,
+    p: Vector,
+    shapes: Sequence[Shape],
+    *,
+    slope: bool,
+    length: bool,
 ) -> Geometry:
     """The products that slope or length call for; those that do not matter are 0.0 and free."""
 
@@ -57,14 +64,11 @@ def measured_geometry(
 
     ratios = [slope * shape.ratio for shape in shapes]
     squares = [length * shape.ratio**2 for shape in shapes]
-    coupled = [slope * shape.ratio * shape.coupled for shape in shapes]
     decoupled = [slope * shape.ratio * shape.decoupled for shape in shapes]
     return Geometry(
-        gg=inner(g, g, ratios),
-        gp=inner(g, p, ratios),
-        coupled_tg=inner(theta, g, coupled),
-        coupled_tp=inner(theta, p, coupled),
-        decoupled_tg=inner(theta, g, decoupled),
+        fg=inner(f, g, ratios),
+        fp=inner(f, p, ratios),
+        decoupled_ft=inner(f, theta, decoupled),
         gg2=inner(g, g, squares),
         gp2=inner(g, p, squares),
         pp2=inner(p, p, squares),

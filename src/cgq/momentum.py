@@ -1,13 +1,14 @@
 """Conjugate-gradient formulas for the momentum β in p = -g + βp'.
 
 A rule is a function of the gradient g, the previous gradient h and the previous direction p. It
-uses nothing but `@`, so it works on one-dimensional tensors and on whole networks alike. It may
-return anything where its denominator vanishes (as it does on the first step, where h and p are
-zero): `bounded` turns what is not finite into 0, a restart from steepest descent.
+uses nothing but `@`, so it works on one-dimensional tensors and on whole networks alike. Where its
+denominator vanishes (as it does on the first step, where h and p are zero) it may return what is
+not finite or divide by zero: `bounded` makes 0 of that, a restart from steepest descent.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 class Vector(Protocol):
     """Anything with an inner product."""
 
-    def __matmul__(self, other: Any, /) -> Tensor: ...
+    def __matmul__(self, other: Any, /) -> Any: ...
 
 
 class Rule(Protocol):
@@ -26,7 +27,7 @@ class Rule(Protocol):
     def __call__(self, g: Vector, h: Vector, p: Vector, /) -> Tensor | float: ...
 
 
-def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Tensor:
+def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·(g - h) / h·h.
 
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
@@ -36,7 +37,7 @@ def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Tensor:
     return (g @ g - g @ h) / (h @ h)
 
 
-def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Tensor:
+def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·g / h·h.
 
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
@@ -46,7 +47,7 @@ def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Tensor:
     return (g @ g) / (h @ h)
 
 
-def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Tensor:
+def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·(g - h) / p·(g - h).
 
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
@@ -56,7 +57,7 @@ def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Tensor:
     return (g @ g - g @ h) / (g @ p - h @ p)
 
 
-def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Tensor:
+def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·g / p·(g - h).
 
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
@@ -66,12 +67,20 @@ def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Tensor:
     return (g @ g) / (g @ p - h @ p)
 
 
-def bounded(beta: Tensor | float, max_momentum: float) -> Tensor:
+def bounded(beta: Tensor | float, max_momentum: float) -> Tensor | float:
     """β' = min(max(0, β), β_max), and 0 where β is not finite.
 
-    >>> [float(bounded(beta, 0.8)) for beta in (-1.0, 0.5, 2.0, float("nan"), float("inf"))]
+    >>> [bounded(beta, 0.8) for beta in (-1.0, 0.5, 2.0, float("nan"), float("inf"))]
     [0.0, 0.5, 0.8, 0.0, 0.0]
     """
-    if not isinstance(beta, Tensor):
-        beta = torch.tensor(beta, dtype=torch.float64)
-    return torch.where(beta.isfinite(), beta.clamp(0.0, max_momentum), 0.0)
+    if isinstance(beta, Tensor):
+        return torch.where(beta.isfinite(), beta.clamp(0.0, max_momentum), 0.0)
+    return min(max(0.0, beta), max_momentum) if math.isfinite(beta) else 0.0
+
+
+def momentum_of(rule: Rule, g: Vector, h: Vector, p: Vector, max_momentum: float) -> Tensor | float:
+    """The bounded momentum a rule asks for."""
+    try:
+        return bounded(rule(g, h, p), max_momentum)
+    except ZeroDivisionError:
+        return 0.0

@@ -173,12 +173,15 @@ class CGQ(Optimizer):
             return None
         params = [param for group in self.param_groups for param in group["params"]]
         objective = Objective(closure, params, self._world)
-        loss = objective.first_pass(self._leftovers)
         try:
-            self._take_step(objective, loss)
-        except BaseException:
-            objective.undo()
-            raise
+            loss = objective.first_pass(self._leftovers)
+            try:
+                self._take_step(objective, loss)
+            except BaseException:
+                objective.undo()
+                raise
+        finally:
+            self._world.forget()
         self._leftovers = Leftovers(params)
         return loss
 

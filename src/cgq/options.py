@@ -68,7 +68,7 @@ def check_group(lr: float | Tensor, weight_decay: float) -> None:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     _require(
-        isinstance(lr, Tensor) or lr >= 0.0,
+        float(lr) >= 0.0,
         f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more.",
     )
     _require(

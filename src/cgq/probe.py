@@ -65,20 +65,21 @@ class World:
         self._model = model
         # One function for good: a compiled module is compiled anew for each hook it meets.
         self._hook = self._on_forward
-        self._reset()
+        self.forget()
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Let go of modules, states and copies: the step is over."""
         self._modules: set[nn.Module] = set()
         self._places: list[Place] = []
-        self._generators_before: generators.States = []
-        self._generators_after: generators.States = []
+        self._generators_before: generators.States = {}
+        self._generators_after: generators.States = {}
         self._buffers_before: list[_Copies] = []
         self._buffers_after: list[_Copies] = []
 
     @contextmanager
     def first_pass(self) -> Iterator[None]:
         """Remember how the world was before this block."""
-        self._reset()
+        self.forget()
         self._generators_before = generators.states()
         if self._model is not None:
             self._meet(self._model)

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cgq.policy import TrialDecay
-
-# A Python float where numbers live on the host, a 0-dim tensor where reading one would wait.
-Number = Any
+from cgq.scalars import Number
 
 # In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
 # keep. The same in every group, but for step_size.
@@ -17,6 +15,7 @@ DEFAULTS: dict[str, float | int] = {
     "step_size": 0.0,
     "beta": 0.0,
     "average": 0.0,
+    "reach": 0.0,
     "steps": 0,
     "skipped": 0,
     "trial_scale": 1.0,
@@ -32,18 +31,20 @@ class Progress(NamedTuple):
     beta: Number = 0.0
     average: float = 0.0  # of found steps, or of their shares of the ceiling; 0.0: none yet
     decay: TrialDecay = TrialDecay()
+    reach: Number = 0.0  # at least |p|, for numbers that could leave the range of their dtype
 
     @classmethod
     def of(cls, group: dict[str, Any]) -> Progress:
         """What `group` says."""
         decay = TrialDecay(group["trial_scale"], group["trial_total"], group["trial_searches"])
-        return cls(group["step_size"], group["beta"], group["average"], decay)
+        return cls(group["step_size"], group["beta"], group["average"], decay, group["reach"])
 
     def write(self, group: dict[str, Any], ratio: float) -> None:
         """Put into `group` what a step of it, which used `ratio` of the line's α, has come to."""
         group["step_size"] = self.step_size * ratio
         group["beta"] = self.beta
         group["average"] = self.average
+        group["reach"] = self.reach
         group["steps"] = group["steps"] + 1
         group["trial_scale"], group["trial_total"], group["trial_searches"] = self.decay
 

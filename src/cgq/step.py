@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from cgq.closure import Objective, loss_value
-from cgq.flat import Vector, scalar_dtype
+from cgq.flat import Vector
 from cgq.line import Geometry, Line, Shape, drift, measured_geometry
 from cgq.memory import Memory
-from cgq.momentum import bounded
+from cgq.momentum import momentum_of
 from cgq.options import Options
 from cgq.policy import FIRST_TRIAL, first_trial, smoothed
-from cgq.progress import Number, Progress
+from cgq.progress import Progress
 from cgq.ranks import Ranks
+from cgq.scalars import Number, as_tensor, least, stacked
 from cgq.search import Search, quadratic_search
 
 
@@ -56,26 +57,36 @@ class Step:
         self._g = Vector(layout, self._new.parts, -self._new.scale)
         self._p = Vector(layout, lambda: memory.direction.parts)
         self._theta = Vector(layout, lambda: layout.parts(layout.values(), memory.scratch.views))
+        self._f = self._g
+        if any(self._decays):
+            self._f = Vector(layout, lambda: layout.parts(grads, memory.scratch.views), self._sign)
 
     def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:
         """Move to the minimum of the parabola along the line."""
-        phi_0, gg, beta, *products = self._on_host(
-            self._sign * self._value(loss), self._g @ self._g, self._beta(), *self._geometry()
+        phi_0, gg, beta, reached, *products = self._on_host(
+            self._sign * self._value(loss), *self._always(), *self._geometry()
         )
         geometry = Geometry(*products)
+        beta, reach = self._within_range(gg, beta, reached)
         slope = geometry.slope(*self._mixture(beta))
         if slope >= 0.0:  # not downhill: restart from steepest descent
-            beta = 0.0
+            beta, reach = 0.0, math.sqrt(gg)
             slope = geometry.slope(1.0, 0.0)
         if not all(map(math.isfinite, (phi_0, gg, slope))):
             return Outcome(self._before, skipped=True)
-        ceiling = self._ceiling(geometry, beta)
+        ceiling = self._ceiling(geometry, beta, reach)
         if slope >= 0.0 or not ceiling:  # stationary, or weight decay climbs: nothing to search
-            return self._drifted(beta, ceiling)
-        return self._along_line(objective, phi_0, slope, ceiling, beta)
+            return self._drifted(beta, reach, ceiling)
+        return self._along_line(objective, phi_0, slope, ceiling, beta, reach)
 
     def _along_line(
-        self, objective: Objective, phi_0: float, slope: float, ceiling: float, beta: float
+        self,
+        objective: Objective,
+        phi_0: float,
+        slope: float,
+        ceiling: float,
+        beta: float,
+        reach: float,
     ) -> Outcome:
         options, before, memory = self._options, self._before, self._memory
         is_relative = options.max_relative_step is not None
@@ -119,35 +130,54 @@ class Step:
         decay = before.decay
         if not is_relative or options.probe is not None:
             decay = decay.after(trial, search.step_size)
-        return Outcome(Progress(alpha, beta, average, decay), search=search)
+        return Outcome(Progress(alpha, beta, average, decay, reach), search=search)
 
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
         value = 0.0 if loss is None else self._value(loss)
-        numbers = value, self._g @ self._g, self._beta(), *self._geometry(with_slope=False)
+        numbers = value, *self._always(), *self._geometry(with_slope=False)
         if not self._memory.layout.on_host:
             return self._drifted_on_device(*numbers)
-        value, gg, beta, *products = self._on_host(*numbers)
+        value, gg, beta, reached, *products = self._on_host(*numbers)
         if not (math.isfinite(value) and math.isfinite(gg)):
             return Outcome(self._before, skipped=True)
-        return self._drifted(beta, self._ceiling(Geometry(*products), beta))
+        beta, reach = self._within_range(gg, beta, reached)
+        return self._drifted(beta, reach, self._ceiling(Geometry(*products), beta, reach))
 
-    def _drifted(self, beta: float, ceiling: float) -> Outcome:
+    def _drifted(self, beta: float, reach: float, ceiling: float) -> Outcome:
         alpha = self._average_step(ceiling)
         self._memory.remember(self._new, beta)
         self._drift(alpha, beta)
-        return Outcome(self._before._replace(step_size=alpha, beta=beta))
+        return Outcome(self._before._replace(step_size=alpha, beta=beta, reach=reach))
 
     def _drifted_on_device(self, *numbers: Number) -> Outcome:
         """The same without the host looking: what is not finite is left out by `where`."""
-        value, gg, beta, *products = self._ranks.mean(self._stacked(*numbers)).unbind()
+        stacked = self._ranks.mean(stacked(self._memory.layout.device, *numbers))
+        value, gg, beta, reached, *products = stacked.unbind()
         keep = value.isfinite() & gg.isfinite()
+        beta, reach = self._within_range(gg, beta, reached)
+        alpha = self._average_step(self._ceiling(Geometry(*products), beta, reach))
+        alpha = torch.where(keep, as_tensor(alpha, keep.device), 0.0)
         beta = torch.where(keep, beta, self._before.beta)
-        alpha = self._average_step(self._ceiling(Geometry(*products), beta))
-        alpha = torch.where(keep, self._tensor(alpha), 0.0)
+        reach = torch.where(keep, reach, reached)
         self._memory.remember_where(keep, beta)
         self._drift(alpha, beta)
-        return Outcome(self._before._replace(step_size=alpha, beta=beta), skipped=~keep)
+        progress = self._before._replace(step_size=alpha, beta=beta, reach=reach)
+        return Outcome(progress, skipped=~keep)
+
+    def _always(self) -> tuple[Number, Number, Number]:
+        """What every step needs: g·g, the momentum, and the bound of the last |p|."""
+        return self._g @ self._g, self._beta(), self._before.reach
+
+    def _within_range(self, gg: Number, beta: Number, reached: Number) -> tuple[Number, Number]:
+        """The momentum, or 0 if p could then leave the range of its dtype; and a bound of |p|."""
+        limit = self._memory.layout.range / 8.0
+        length = gg**0.5
+        reach = length + beta * reached
+        if isinstance(reach, Tensor):
+            fits = (reach < limit) & (beta < limit)
+            return torch.where(fits, beta, 0.0), torch.where(fits, reach, length)
+        return (beta, reach) if reach < limit and beta < limit else (0.0, length)
 
     def _drift(self, alpha: Number, beta: Number) -> None:
         nesterov = self._options.nesterov
@@ -158,7 +188,7 @@ class Step:
         average = self._before.average
         if self._options.max_relative_step is not None:
             return (average or 1.0) * ceiling
-        return min(average, ceiling) if average else first_trial(self._options.probe, ceiling)
+        return least(average or first_trial(self._options.probe, self._max_step), ceiling)
 
     def _mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""
@@ -170,51 +200,43 @@ class Step:
         if previous is None or not callable(momentum):
             return momentum
         h = Vector(self._memory.layout, lambda: previous.parts, -1.0)
-        found = bounded(momentum(self._g, h, self._p), self._options.max_momentum)
+        found = momentum_of(momentum, self._g, h, self._p, self._options.max_momentum)
         share = self._options.smoothing
         return share * self._before.beta + (1.0 - share) * found if share else found
 
     def _geometry(self, with_slope: bool = True) -> Geometry:
         with_length = self._options.max_relative_step is not None
-        vectors = self._theta, self._g, self._p
+        vectors = self._theta, self._f, self._g, self._p
         return measured_geometry(*vectors, self._shapes, slope=with_slope, length=with_length)
 
-    def _ceiling(self, geometry: Geometry, beta: Number) -> Number:
-        """min(α_max, ρ·|θ|/|p|), and ρ/decay so that decoupled decay moves θ no further.
+    def _ceiling(self, geometry: Geometry, beta: Number, reach: Number) -> Number:
+        """min(α_max, ρ·|θ|/|p|), ρ/decay too, and what keeps θ in the range of its dtype.
 
-        A θ of zeros has no relative length to keep to: there the first trial is the ceiling.
+        The second because decoupled decay should move θ no further. A θ of zeros has no relative
+        length to keep to: there the first trial is the ceiling.
         """
+        a, b = self._mixture(beta)
+        # 1.0: where p vanishes, any step will do.
+        ceiling = least(self._max_step, self._memory.layout.range / 8.0 / (1.0 + a * reach))
         rho = self._options.max_relative_step
         if rho is None:
-            return self._max_step
+            return ceiling
         decay = max(shape.ratio * shape.decoupled for shape in self._shapes)
-        limit = min(self._max_step, rho / decay if decay else math.inf)
-        length = geometry.squared_length(*self._mixture(beta))
-        if not isinstance(length, Tensor):
-            return (
-                min(rho * math.sqrt(geometry.tt / length), limit)
-                if geometry.tt * length > 0
-                else min(FIRST_TRIAL, limit)
-            )
-        ratio = geometry.tt / length
-        relative = torch.where((ratio > 0) & ratio.isfinite(), rho * ratio.sqrt(), FIRST_TRIAL)
-        return relative.clamp_max(limit)
+        if decay:
+            ceiling = least(ceiling, rho / decay)
+        length = geometry.squared_length(a, b)
+        if isinstance(length, Tensor):
+            squared = geometry.tt / length
+            usable = (squared > 0) & squared.isfinite()
+            return least(ceiling, torch.where(usable, rho * squared.sqrt(), FIRST_TRIAL))
+        squared = geometry.tt / length if length > 0 else 0.0
+        return least(ceiling, rho * math.sqrt(squared) if squared else FIRST_TRIAL)
 
     def _value(self, loss: Tensor | float) -> Number:
         return loss_value(loss, self._memory.layout.device)
-
-    def _tensor(self, number: Number) -> Tensor:
-        device = self._memory.layout.device
-        dtype = scalar_dtype(device)
-        if isinstance(number, Tensor):
-            return number.to(device, dtype)
-        return torch.full((), number, dtype=dtype, device=device)
-
-    def _stacked(self, *numbers: Number) -> Tensor:
-        return torch.stack([self._tensor(number) for number in numbers])
 
     def _on_host(self, *numbers: Number) -> list[float]:
         """The numbers as floats, agreed between the ranks; the one time the host must wait."""
         if self._memory.layout.on_host and not self._ranks.several:
             return [float(x) for x in numbers]
-        return self._ranks.mean(self._stacked(*numbers)).tolist()
+        return self._ranks.mean(stacked(self._memory.layout.device, *numbers)).tolist()
