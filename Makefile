@@ -2,7 +2,9 @@
 # make test    set up, then every check and test
 # make check   formatting, lint and types only
 # make bench   ratios of time and memory against plain torch, taken in one run
+# make correctness   one small program on CGQ and on its rivals: who keeps which promise
 
+SHELL  := /bin/bash -o pipefail
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
@@ -21,11 +23,11 @@ check: $(READY)
 	$(VENV)/bin/mypy
 
 bench: $(READY)
-	$(PYTHON) benchmarks/speed.py
+	COLUMNS=110 $(PYTHON) benchmarks/speed.py | tee results/speed.txt
 
 correctness: $(READY)
 	$(PYTHON) -m pip install -q -c constraints.txt -r benchmarks/rivals.txt
-	$(PYTHON) benchmarks/correctness.py
+	COLUMNS=190 $(PYTHON) benchmarks/correctness.py | tee results/correctness.txt
 
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)

@@ -50,7 +50,7 @@ def train(make: Factory, seed: int) -> tuple[list[float], float]:
     losses = []
     for _ in range(EPOCHS):
         total = 0.0
-        for batch in torch.randperm(len(inputs)).split(50):
+        for batch in torch.split(torch.randperm(len(inputs)), 50):
 
             def loss(batch: Tensor = batch) -> Tensor:
                 return nn.functional.cross_entropy(model(inputs[batch]), targets[batch])

@@ -38,12 +38,19 @@ def states() -> States:
     return found
 
 
-def restore(wanted: States, unless_in: States | None = None) -> None:
-    """Bring the generators back to `wanted`, passing over states that are also in `unless_in`."""
-    for name, state in wanted.items():
-        other = (unless_in or {}).get(name)
-        if other is None or not _same(state.value, other.value):
-            state.restore(state.value)
+def restore(wanted: States) -> None:
+    """Bring the generators back to `wanted`."""
+    for state in wanted.values():
+        state.restore(state.value)
+
+
+def changed(before: States, after: States) -> States:
+    """Those states of `before` that are no longer the same in `after`."""
+    return {
+        name: state
+        for name, state in before.items()
+        if name not in after or not _same(state.value, after[name].value)
+    }
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -73,6 +73,7 @@ class World:
         self._places: list[Place] = []
         self._generators_before: generators.States = {}
         self._generators_after: generators.States = {}
+        self._drawn_from: generators.States = {}
         self._buffers_before: list[_Copies] = []
         self._buffers_after: list[_Copies] = []
 
@@ -114,6 +115,7 @@ class World:
     def mark(self) -> None:
         """Remember how the world is after the first pass."""
         self._generators_after = generators.states()
+        self._drawn_from = generators.changed(self._generators_before, self._generators_after)
         self._buffers_after = [_Copies(self._places)]
 
     def rewind(self) -> None:
@@ -124,7 +126,7 @@ class World:
     def rewind_for_probe(self) -> None:
         """As before the first pass, but for generators it did not draw from: nor will a probe."""
         self._restore_buffers(self._buffers_before)
-        generators.restore(self._generators_before, unless_in=self._generators_after)
+        generators.restore(self._drawn_from)
 
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""

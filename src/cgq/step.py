@@ -152,8 +152,8 @@ class Step:
 
     def _drifted_on_device(self, *numbers: Number) -> Outcome:
         """The same without the host looking: what is not finite is left out by `where`."""
-        stacked = self._ranks.mean(stacked(self._memory.layout.device, *numbers))
-        value, gg, beta, reached, *products = stacked.unbind()
+        agreed = self._ranks.mean(stacked(self._memory.layout.device, *numbers))
+        value, gg, beta, reached, *products = agreed.unbind()
         keep = value.isfinite() & gg.isfinite()
         beta, reach = self._within_range(gg, beta, reached)
         alpha = self._average_step(self._ceiling(Geometry(*products), beta, reach))
