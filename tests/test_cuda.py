@@ -124,3 +124,30 @@ def test_dropout_and_generators_on_the_gpu() -> None:
         assert torch.equal(torch.cuda.get_rng_state(), ordinary)
         assert len(masks) > 1
         assert all(torch.equal(masks[0], mask) for mask in masks)
+
+
+def test_parameters_on_two_devices() -> None:
+    runs = []
+    for devices in (("cpu", "cpu"), ("cpu", "cuda"), ("cuda", "cpu")):
+        torch.manual_seed(0)
+        first, second = nn.Linear(4, 8).double(), nn.Linear(8, 1).double()
+        inputs, targets = torch.randn(16, 4).double(), torch.randn(16, 1).double()
+        first.to(devices[0])
+        second.to(devices[1])
+        optimizer = CGQ(
+            [{"params": first.parameters()}, {"params": second.parameters(), "lr": 0.1}],
+            search_prob=0.3,
+            weight_decay=0.01,
+            decoupled_weight_decay=True,
+            nesterov=True,
+        )
+
+        def loss() -> Tensor:
+            hidden = torch.tanh(first(inputs.to(devices[0])))
+            return nn.functional.mse_loss(second(hidden.to(devices[1])), targets.to(devices[1]))
+
+        for _ in range(10):
+            optimizer.step(loss)
+        runs.append([p.detach().cpu() for m in (first, second) for p in m.parameters()])
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(runs[2], runs[0], rtol=1e-9, atol=1e-11)

@@ -40,6 +40,18 @@ def is_host(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+class Section(NamedTuple):
+    """The parameters of one group on one device: what a foreach kernel can move at once."""
+
+    group: int
+    device: torch.device
+    members: list[int]
+
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Its share of `tensors`, one per parameter of the layout."""
+        return [tensors[index] for index in self.members]
+
+
 class Run(NamedTuple):
     """Neighbours in one block that belong to one group and are handled by one kernel."""
 
@@ -67,6 +79,10 @@ class Layout:
         self.params = list(params)
         self.ids = list(map(id, self.params))
         self.groups = list(groups)
+        places: dict[tuple[int, torch.device], list[int]] = {}
+        for index, (param, group) in enumerate(zip(self.params, self.groups, strict=True)):
+            places.setdefault((group, param.device), []).append(index)
+        self.sections = [Section(*place, members) for place, members in places.items()]
         self.runs: list[Run] = []
         self.sizes: list[int] = []
         self._kinds: list[tuple[torch.device, torch.dtype]] = []
@@ -107,13 +123,6 @@ class Layout:
     def values(self) -> list[Tensor]:
         """The parameters themselves, complex ones as pairs of real numbers."""
         return [real(param) for param in self.params]
-
-    def of_group(self, group: int, *lists: list[Tensor]) -> list[list[Tensor]]:
-        """Of each list (one tensor per parameter) the tensors that belong to `group`."""
-        if all(of == group for of in self.groups):
-            return [list(tensors) for tensors in lists]
-        members = [index for index, of in enumerate(self.groups) if of == group]
-        return [[tensors[index] for index in members] for tensors in lists]
 
     def buffer(self) -> Buffer:
         """A new vector of zeros."""

@@ -95,9 +95,10 @@ class Line:
     ) -> None:
         self._snapshot = memory.scratch.views
         self._thetas = memory.layout.values()
+        directions = memory.direction.views
         self._parts = [
-            (shape, memory.layout.of_group(group, self._thetas, grads, memory.direction.views))
-            for group, shape in enumerate(shapes)
+            (shapes[part.group], part.of(self._thetas), part.of(grads), part.of(directions))
+            for part in memory.layout.sections
         ]
         self._sign, self._a, self._b = sign, a, b
         self._at = 0.0
@@ -109,10 +110,10 @@ class Line:
             return
         self.move_back()
         self._at = alpha
-        for shape, (thetas, grads, directions) in self._parts:
+        for shape, thetas, grads, directions in self._parts:
             step = alpha * shape.ratio
             shrink = step * (self._a * shape.coupled + shape.decoupled)
-            if not step or not thetas:
+            if not step:
                 continue
             if shrink:
                 torch._foreach_mul_(thetas, 1.0 - shrink)
@@ -140,22 +141,27 @@ def drift(
 
     `memory` has already taken in the new residual. Works with numbers that stay on the device.
     """
-    layout = memory.layout
+    values = memory.layout.values()
     residuals, scale = new.tensors, new.scale
     if memory.residual is not None:
         residuals, scale = memory.residual.views, 1.0
-    for group, shape in enumerate(shapes):
-        thetas, rs, ps = layout.of_group(group, layout.values(), residuals, memory.direction.views)
-        if not thetas or not shape.ratio:
+    for part in memory.layout.sections:
+        shape = shapes[part.group]
+        if not shape.ratio:
             continue
+        thetas, directions = part.of(values), part.of(memory.direction.views)
         step = alpha * shape.ratio
         if shape.decoupled:
-            torch._foreach_mul_(thetas, 1.0 - step * shape.decoupled)
+            torch._foreach_mul_(thetas, _there(1.0 - step * shape.decoupled, part.device))
         if nesterov:
-            _add(thetas, rs, step * scale)
-            _add(thetas, ps, step * beta)
+            _add(thetas, part.of(residuals), _there(step * scale, part.device))
+            _add(thetas, directions, _there(step * beta, part.device))
         else:
-            _add(thetas, ps, step)
+            _add(thetas, directions, _there(step, part.device))
+
+
+def _there(number: Number, device: torch.device) -> Number:
+    return number.to(device) if isinstance(number, Tensor) else number
 
 
 def _add(thetas: list[Tensor], moves: list[Tensor], factor: Number) -> None:

@@ -80,11 +80,10 @@ class Memory:
         self, grads: list[Tensor], sign: float, decays: Sequence[float]
     ) -> Residual:
         """The same, made in the scratch vector from the θ it holds."""
-        for group, decay in enumerate(decays):
-            thetas, gradients = self.layout.of_group(group, self.scratch.views, grads)
-            if thetas:
-                torch._foreach_mul_(thetas, -decay)
-                torch._foreach_add_(thetas, gradients, alpha=-sign)
+        for section in self.layout.sections:
+            thetas = section.of(self.scratch.views)
+            torch._foreach_mul_(thetas, -decays[section.group])
+            torch._foreach_add_(thetas, section.of(grads), alpha=-sign)
         return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
 
     def is_gathered(self, residual: Residual) -> bool:
