@@ -108,8 +108,34 @@ def zeroing(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
     return closure
 
 
+def decorated(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return torch.enable_grad()(asked(optimizer, loss))
+
+
+class Called:
+    def __init__(self, loss: Callable[[], Tensor]) -> None:
+        self.loss = loss
+
+    def __call__(self, backward: bool) -> Tensor:
+        value = self.loss()
+        if backward:
+            value.backward()
+        return value
+
+
+def called(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return Called(loss)
+
+
+def bound(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    return Called(loss).__call__
+
+
 KINDS = [
     loss_only,
+    decorated,
+    called,
+    bound,
     asked,
     asked_by_keyword,
     asked_by_position,
@@ -153,7 +179,8 @@ def test_step_returns_the_old_loss_and_leaves_its_gradient(kind: Callable[..., A
 
 
 @pytest.mark.parametrize(
-    ("kind", "backwards"), [(loss_only, 0), (asked, 0), (classic, 1), (classic_partial, 1)]
+    ("kind", "backwards"),
+    [(loss_only, 0), (asked, 0), (decorated, 0), (bound, 0), (classic, 1), (classic_partial, 1)],
 )
 @pytest.mark.filterwarnings("ignore:This closure runs backward")
 def test_probes_run_backward_only_in_classic_closures(
@@ -274,7 +301,7 @@ def test_step_without_anything_is_a_no_op() -> None:
         (lambda: torch.zeros((), requires_grad=True) * 1, RuntimeError, "left no gradient"),
         (lambda: 1.0, RuntimeError, "left no gradient"),
         (lambda: torch.tensor(1.0), RuntimeError, r"not loss\.item\(\)"),
-        (lambda backward: torch.tensor(1.0), RuntimeError, "left no gradient"),
+        (lambda backward: torch.tensor(1.0), RuntimeError, r"when backward is True"),
     ],
 )
 def test_wrong_closures_are_refused_with_a_cure(
@@ -328,3 +355,35 @@ def test_line_wide_options_speak_in_one_voice() -> None:
     assert optimizer.options.search_prob == 0.5
     with pytest.raises(ValueError, match="one line runs through all groups"):
         CGQ([{"params": [a], "nesterov": True}, {"params": [b], "nesterov": False}])
+
+
+def test_closure_that_differentiates_is_told_the_cure() -> None:
+    model, _ = problem()
+    x = torch.randn(16, 4, dtype=torch.float64, requires_grad=True)
+
+    def penalty() -> Tensor:
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    optimizer = CGQ(model.parameters())
+    with pytest.raises(RuntimeError, match=r"@torch\.enable_grad\(\)"):
+        optimizer.step(penalty)
+    optimizer.step(torch.enable_grad()(penalty))
+    assert optimizer.last_search is not None
+
+
+def test_gradient_of_a_failed_step_is_not_used_later() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    calls = []
+
+    def closure() -> Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError
+        return loss()
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        optimizer.step(closure)
+    with pytest.raises(RuntimeError, match="left no gradient"):
+        optimizer.step(lambda: loss().item())

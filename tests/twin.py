@@ -121,7 +121,7 @@ class Twin:
         if self.max_relative_step is not None:
             ceiling = min(ceiling, self.max_relative_step * float(theta0.norm() / d.norm()))
             if (ratio * decoupled).max() > 0:
-                ceiling = min(ceiling, self.max_relative_step / float((ratio * decoupled).max()))
+                ceiling = min(ceiling, 1.0 / float((ratio * decoupled).max()))
 
         self.searched_last = searches and slope < 0
         if self.searched_last:

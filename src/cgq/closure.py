@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,6 +59,7 @@ class Objective:
         self._world = world
         self._grads: list[Tensor | None] = []
         self._values: list[Tensor] = []
+        self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
@@ -88,6 +90,11 @@ class Objective:
                 self._set_grads(given)
         trainable = any(param.requires_grad for param in self._params)
         if loss is not None and trainable and not self._has_grads():
+            if self._takes_backward:
+                raise RuntimeError(
+                    "The closure left no gradient although it was asked for one: call "
+                    "loss.backward() in it when backward is True."
+                )
             raise RuntimeError(
                 "The closure left no gradient: its loss carries no graph that reaches the "
                 "optimizer's parameters, and none of them has a .grad. Return the loss tensor "
@@ -100,6 +107,7 @@ class Objective:
         self._world.mark()
         if self.runs_backward:  # and may write every gradient to the same memory, as DDP does
             self._values = [grad.clone() for grad in self._grads if grad is not None]
+            self._set_aside_others()
 
     def probe(self, device: torch.device) -> Tensor | float:
         """The loss at the present parameters, with the first pass's noise."""
@@ -108,6 +116,13 @@ class Objective:
         try:
             with torch.set_grad_enabled(self.runs_backward):
                 loss = self._call(backward=False)
+        except RuntimeError as error:
+            if self.runs_backward or "does not require grad" not in str(error):
+                raise
+            raise RuntimeError(
+                "The closure differentiates, but probes run without gradient. Decorate it with "
+                "@torch.enable_grad()."
+            ) from error
         finally:
             if self._values:
                 grads = [grad for grad in self._grads if grad is not None]
@@ -119,13 +134,29 @@ class Objective:
 
     def end_probes(self) -> None:
         """Leave gradients, generators and buffers as after the first pass."""
-        self._set_grads(self._grads)
+        self._restore_grads()
         self._world.go_on()
 
     def undo(self) -> None:
         """Leave generators and buffers as before the first pass; the gradients stay."""
-        self._set_grads(self._grads)
+        self._restore_grads()
         self._world.rewind()
+
+    def _set_aside_others(self) -> None:
+        """Keep the gradients of parameters that backward() reaches but the optimizer does not."""
+        own = set(map(id, self._params))
+        for module in self._world.modules:
+            for param in module.parameters(recurse=False):
+                if id(param) not in own:
+                    grad = param.grad
+                    self._others.append((param, grad, None if grad is None else grad.clone()))
+
+    def _restore_grads(self) -> None:
+        self._set_grads(self._grads)
+        for param, grad, value in self._others:
+            param.grad = grad
+            if grad is not None and value is not None:
+                grad.copy_(value)
 
     def undo_buffers_unless(self, keep: Tensor) -> None:
         """As `undo` where `keep` is false, for buffers, without the host looking at `keep`."""
@@ -150,7 +181,8 @@ def _called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool
     It does if it has a parameter of that name, or one positional parameter without default.
     """
     code = getattr(closure, "__code__", None)
-    if code is not None and not code.co_argcount and not code.co_kwonlyargcount:
+    takes_any = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # as decorators' wrappers do
+    if code and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes_any):
         return (lambda backward: closure()), False  # by far the most frequent, and quickly told
     try:
         signature = inspect.signature(closure)
@@ -182,7 +214,7 @@ def _check_loss(loss: Any) -> None:
                 f"The closure returned a {loss.dtype} tensor of shape {tuple(loss.shape)}; a line "
                 "search needs one real number. Reduce it, for example with .mean()."
             )
-    elif not isinstance(loss, (int, float)):
+    elif not isinstance(loss, numbers.Real):
         raise ValueError(
             f"The closure returned {type(loss).__name__}; return the loss as a tensor or a number."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -78,6 +79,7 @@ class Layout:
     def __init__(self, params: Sequence[Tensor], groups: Sequence[int]) -> None:
         self.params = list(params)
         self.ids = list(map(id, self.params))
+        self.dtypes = [param.dtype for param in self.params]
         self.groups = list(groups)
         places: dict[tuple[int, torch.device], list[int]] = {}
         for index, (param, group) in enumerate(zip(self.params, self.groups, strict=True)):
@@ -180,17 +182,25 @@ class Vector:
         """The products of each run, without the scales: floats, or tensors on one device."""
         dots = self._dots.get(id(other))
         if dots is None:
-            layout = self.layout
-            found = [_dot(a, b) for a, b in zip(self.parts(), other.parts(), strict=True)]
-            if layout.on_host:
-                dots = [dot.item() for dot in found]
+            device, pairs = self.layout.device, zip(self.parts(), other.parts(), strict=True)
+            if self.layout.on_host:
+                dots = [_dot_on_host(a, b) for a, b in pairs]
             else:
-                dots = [dot.to(layout.device, scalar_dtype(layout.device)) for dot in found]
+                dots = [_dot(a, b).to(device, scalar_dtype(device)) for a, b in pairs]
             self._dots[id(other)] = other._dots[id(self)] = dots
         return dots
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype in (torch.bfloat16, torch.float16):  # their dot would be rounded to 8 or 11 bits
-        a, b = a.float(), b.float()
+    narrow = (torch.bfloat16, torch.float16)  # their dot would be rounded to 8 or 11 bits
+    if a.dtype != b.dtype or a.dtype in narrow:
+        wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+        a, b = a.to(wide), b.to(wide)
     return torch.dot(a, b)
+
+
+def _dot_on_host(a: Tensor, b: Tensor) -> float:
+    dot = _dot(a, b).item()
+    if dot == 0.0 or not math.isfinite(dot):  # perhaps only out of range
+        dot = torch.dot(a.double(), b.double()).item()
+    return dot

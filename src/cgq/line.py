@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,21 @@ class Shape(NamedTuple):
     ratio: float
     coupled: float
     decoupled: float
+
+
+def shapes_of(groups: list[dict[str, Any]], decoupled: bool) -> tuple[list[Shape], float]:
+    """Each parameter group's part in the line, and the ceiling of the step along it."""
+    lrs = [float(group["lr"]) for group in groups]
+    ceiling = max(lrs)
+    decays = [group["weight_decay"] for group in groups]
+    return [
+        Shape(
+            ratio=1.0 if lr == ceiling else lr / ceiling,  # of infinities too
+            coupled=0.0 if decoupled else decay,
+            decoupled=decay if decoupled else 0.0,
+        )
+        for lr, decay in zip(lrs, decays, strict=True)
+    ], ceiling
 
 
 class Geometry(NamedTuple):

@@ -54,6 +54,7 @@ class Memory:
             (self.residual is not None) == with_residual
             and layout.groups == groups
             and layout.ids == list(map(id, params))
+            and layout.dtypes == [param.dtype for param in params]
             and all(
                 state[param].get("direction") is view
                 for param, view in zip(params, self.direction.views, strict=True)
@@ -66,6 +67,11 @@ class Memory:
             for param, view in zip(self.layout.params, buffer.views, strict=True):
                 if state.get(param, {}).get(name) is view:
                     state[param][name] = view.clone()
+
+    def forget_fresh(self, state: State) -> None:
+        """A step that failed or was skipped leaves no state where there was none."""
+        for param in self.fresh:
+            state.pop(param, None)
 
     def new_residual(self, grads: list[Tensor], sign: float, decays: Sequence[float]) -> Residual:
         """r = -(sign·∇f + decay·θ), with one decay per group."""

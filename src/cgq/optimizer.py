@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from cgq import progress
 from cgq.closure import CLASSIC, Closure, Leftovers, Objective
 from cgq.flat import Layout, real, with_gradients
-from cgq.line import Shape
+from cgq.line import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
-from cgq.options import Options, check_group
+from cgq.options import Options, checked_group
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
@@ -55,7 +55,8 @@ class CGQ(Optimizer):
         probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
         search_prob: the share of batches that are searched (sCGQ); others use the average step.
         smoothing: the share of the old value kept when step and momentum are updated.
-        model: the module whose buffers a probe must not change; None: those called by the closure.
+        model: the module whose buffers a probe must not change; None: those called by the closure,
+            which a module compiled in place or a compiled function hides. Not copied or pickled.
         seed: decides which batches are searched.
         maximize: climb instead.
         process_group: the ranks that share the model; None: all of them.
@@ -98,7 +99,7 @@ class CGQ(Optimizer):
         maximize: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        check_group(lr, weight_decay)
+        defaults = checked_group(lr, weight_decay)
         if not (model is None or isinstance(model, nn.Module)):
             raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self.options = Options(
@@ -116,7 +117,7 @@ class CGQ(Optimizer):
             maximize=maximize,
         )
         self._attach(model, process_group)
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **progress.DEFAULTS})
+        super().__init__(params, {**defaults, **progress.DEFAULTS})
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
@@ -151,7 +152,7 @@ class CGQ(Optimizer):
                 )
         options = replace(self.options, **line_wide)
         own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
-        check_group(
+        own |= checked_group(
             own.get("lr", self.defaults["lr"]),
             own.get("weight_decay", self.defaults["weight_decay"]),
         )
@@ -168,10 +169,11 @@ class CGQ(Optimizer):
         gradients at hand and the average step are used.
         """
         self.last_search = None
+        params = [param for group in self.param_groups for param in group["params"]]
         if closure is None:
             self._take_step(None, None)
+            self._leftovers = Leftovers(params)
             return None
-        params = [param for group in self.param_groups for param in group["params"]]
         objective = Objective(closure, params, self._world)
         try:
             loss = objective.first_pass(self._leftovers)
@@ -182,14 +184,14 @@ class CGQ(Optimizer):
                 raise
         finally:
             self._world.forget()
-        self._leftovers = Leftovers(params)
+            self._leftovers = Leftovers(params)
         return loss
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
         numbers, params = with_gradients(self.param_groups)
         if not params:
             return
-        shapes, ceiling = self._shapes()
+        shapes, ceiling = shapes_of(self.param_groups, self.options.decoupled_weight_decay)
         memory = self._memory_of(numbers, params)
         try:
             step = Step(
@@ -207,10 +209,10 @@ class CGQ(Optimizer):
             else:
                 outcome = step.unsearched(loss)
         except BaseException:
-            self._forget(memory)
+            memory.forget_fresh(self.state)
             raise
         if outcome.skipped is True:
-            self._forget(memory)
+            memory.forget_fresh(self.state)
             if objective is not None:
                 objective.undo()
         else:
@@ -218,20 +220,6 @@ class CGQ(Optimizer):
             if isinstance(outcome.skipped, Tensor) and objective is not None:
                 objective.undo_buffers_unless(~outcome.skipped)
         self._record(outcome, shapes)
-
-    def _shapes(self) -> tuple[list[Shape], float]:
-        """Each group's part in the line, and the ceiling of the step along it."""
-        lrs = [float(group["lr"]) for group in self.param_groups]
-        ceiling = max(lrs)
-        decoupled = self.options.decoupled_weight_decay
-        return [
-            Shape(
-                ratio=1.0 if lr == ceiling else lr / ceiling,
-                coupled=0.0 if decoupled else group["weight_decay"],
-                decoupled=group["weight_decay"] if decoupled else 0.0,
-            )
-            for lr, group in zip(lrs, self.param_groups, strict=True)
-        ], ceiling
 
     def _is_due(self) -> bool:
         """Whether this batch is searched: by the coin, but always before any step was found."""
@@ -259,10 +247,3 @@ class CGQ(Optimizer):
                 memory.release(self.state)
             memory = self._memory = Memory(Layout(params, groups), self.state, by_rule)
         return memory
-
-    def _forget(self, memory: Memory) -> None:
-        """A step that failed or was skipped leaves no state where there was none."""
-        if memory.fresh:
-            for param in memory.fresh:
-                self.state.pop(param, None)
-            self._memory = None

@@ -63,8 +63,8 @@ class Options:
         _require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
 
 
-def check_group(lr: float | Tensor, weight_decay: float) -> None:
-    """Check what each parameter group sets for itself."""
+def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:
+    """What each parameter group sets for itself, as plain numbers that any checkpoint can hold."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     _require(
@@ -75,6 +75,10 @@ def check_group(lr: float | Tensor, weight_decay: float) -> None:
         0.0 <= weight_decay < math.inf,
         f"Invalid weight_decay value: {weight_decay}. Use 0 or more.",
     )
+    return {
+        "lr": lr if isinstance(lr, Tensor) else float(lr),
+        "weight_decay": float(weight_decay),
+    }
 
 
 def _require(valid: bool, message: str) -> None:

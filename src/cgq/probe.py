@@ -6,51 +6,102 @@ go on as if that first pass had been the only one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from cgq import generators
 
-Place = tuple[dict[str, Tensor | None], str]  # a module's dictionary of buffers, and a name
+# The kernels of BatchNorm write running statistics without raising their version. So the version
+# is believed only of tables and masks too long to be statistics, which would be costly to copy.
+LONG = 1 << 16
 
 
-class _Copies:
-    """Buffers with the values they had, and where they belong."""
+class _Saved:
+    """A buffer as it was: the tensor in its place, and the value it had."""
 
-    def __init__(self, places: list[Place]) -> None:
-        self._places = [(owner, name, owner[name]) for owner, name in places]
-        alike: dict[Any, list[int]] = {}  # one foreach kernel takes tensors of one kind
-        for index, (_, _, buffer) in enumerate(self._places):
-            if buffer is not None:
-                alike.setdefault((buffer.device, buffer.dtype), []).append(index)
-        self._alike = list(alike.values())
-        self._values = [None if b is None else b.clone() for _, _, b in self._places]
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.value = tensor.clone() if _is_writable(tensor) else None
+        self._version = 0 if self.value is None else tensor._version
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether someone may have written to the tensor since."""
+        if self.value is None:
+            return False
+        return self.tensor.numel() < LONG or self.tensor._version != self._version
+
+    def is_restored(self) -> None:
+        self._version = self.tensor._version
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
+    if is_lazy(tensor) or tensor.is_inference():
+        return False
+    if tensor.layout is not torch.strided:
+        return True
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
+
+
+class _Buffers:
+    """The buffers of some modules as they were."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._saved = {
+            module: {name: _Saved(tensor) for name, tensor in _buffers(module).items()}
+            for module in modules
+        }
 
     def restore(self) -> None:
-        for owner, name, buffer in self._places:
-            owner[name] = buffer
-        for indices in self._alike:
-            torch._foreach_copy_(*self._now_and_then(indices))
+        alike: dict[Any, list[_Saved]] = {}  # one foreach kernel takes tensors of one kind
+        for module, saved in self._saved.items():
+            now = _buffers(module)
+            for name in now.keys() - saved.keys():
+                del module._buffers[name]
+            for name, buffer in saved.items():
+                if buffer.value is not None and buffer.value.shape != buffer.tensor.shape:
+                    module._buffers[name] = buffer.value.clone()  # resized: its memory is another
+                    continue
+                if now.get(name) is not buffer.tensor:
+                    module._buffers[name] = buffer.tensor
+                if buffer.may_differ:
+                    alike.setdefault((buffer.tensor.device, buffer.tensor.dtype), []).append(buffer)
+        for buffers in alike.values():
+            values = [buffer.value for buffer in buffers if buffer.value is not None]
+            torch._foreach_copy_([buffer.tensor for buffer in buffers], values)
+            for buffer in buffers:
+                buffer.is_restored()
 
     def restore_unless(self, keep: Tensor) -> None:
         """Restore the values where `keep` is false, without the host looking at it."""
-        for indices in self._alike:
-            now, then = self._now_and_then(indices)
-            flat_now, flat_then = (torch.cat([t.reshape(-1) for t in ts]) for ts in (now, then))
-            mixed = torch.where(keep.to(flat_now.device), flat_now, flat_then)
-            kept = torch.split(mixed, [tensor.numel() for tensor in now])
-            torch._foreach_copy_(now, [k.view(t.shape) for k, t in zip(kept, now, strict=True)])
+        alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        for module, saved in self._saved.items():
+            for name, tensor in _buffers(module).items():
+                old = saved[name].value if name in saved else None
+                if old is not None and old.shape == tensor.shape:
+                    alike.setdefault((tensor.device, tensor.dtype), []).append((tensor, old))
+        for pairs in alike.values():
+            now, then = (torch.cat([pair[i].reshape(-1) for pair in pairs]) for i in (0, 1))
+            mixed = torch.where(keep.to(now.device), now, then)
+            kept = torch.split(mixed, [tensor.numel() for tensor, _ in pairs])
+            tensors = [tensor for tensor, _ in pairs]
+            torch._foreach_copy_(
+                tensors, [k.view(t.shape) for k, t in zip(kept, tensors, strict=True)]
+            )
 
-    def _now_and_then(self, indices: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-        """The buffers now in their places, and the values that were there."""
-        now = [owner[name] for owner, name, _ in (self._places[i] for i in indices)]
-        then = [self._values[i] for i in indices]
-        pairs = [(n, t) for n, t in zip(now, then, strict=True) if n is not None and t is not None]
-        return [n for n, _ in pairs], [t for _, t in pairs]
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    if isinstance(module, torch.jit.ScriptModule):  # its dictionary is no dictionary
+        return dict(module.named_buffers(recurse=False))
+    return {name: tensor for name, tensor in module._buffers.items() if tensor is not None}
 
 
 class World:
@@ -69,13 +120,13 @@ class World:
 
     def forget(self) -> None:
         """Let go of modules, states and copies: the step is over."""
-        self._modules: set[nn.Module] = set()
-        self._places: list[Place] = []
+        self._thread = threading.get_ident()
+        self.modules: dict[nn.Module, None] = {}
         self._generators_before: generators.States = {}
         self._generators_after: generators.States = {}
         self._drawn_from: generators.States = {}
-        self._buffers_before: list[_Copies] = []
-        self._buffers_after: list[_Copies] = []
+        self._buffers_before: list[_Buffers] = []
+        self._buffers_after: list[_Buffers] = []
 
     @contextmanager
     def first_pass(self) -> Iterator[None]:
@@ -89,34 +140,28 @@ class World:
         # Not through torch's register function: that gives each hook a number of its own, on
         # which compiled modules depend too.
         hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
-        outer = hooks.get(World)
-        hooks[World] = self._hook
+        hooks[self] = self._hook
         try:
             yield
         finally:
-            del hooks[World]
-            if outer is not None:
-                hooks[World] = outer
+            hooks.pop(self, None)
 
     def _on_forward(self, module: nn.Module, args: object) -> None:
-        if not torch.compiler.is_compiling():
+        # Another thread's modules are another run's.
+        if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
             self._meet(module)
 
     def _meet(self, module: nn.Module) -> None:
-        if module in self._modules:
-            return
-        new = [inner for inner in module.modules() if inner not in self._modules]
-        self._modules.update(new)
-        places = [(inner._buffers, name) for inner in new for name in inner._buffers]
-        if places:
-            self._places += places
-            self._buffers_before.append(_Copies(places))
+        if module not in self.modules:
+            new = [inner for inner in module.modules() if inner not in self.modules]
+            self.modules.update(dict.fromkeys(new))
+            self._buffers_before.append(_Buffers(new))
 
     def mark(self) -> None:
         """Remember how the world is after the first pass."""
         self._generators_after = generators.states()
         self._drawn_from = generators.changed(self._generators_before, self._generators_after)
-        self._buffers_after = [_Copies(self._places)]
+        self._buffers_after = [_Buffers(self.modules)]
 
     def rewind(self) -> None:
         """As before the first pass."""
@@ -139,6 +184,6 @@ class World:
             copies.restore_unless(keep)
 
     @staticmethod
-    def _restore_buffers(buffers: list[_Copies]) -> None:
+    def _restore_buffers(buffers: list[_Buffers]) -> None:
         for copies in buffers:
             copies.restore()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cgq.parabola import Fit, Parabola
 
@@ -33,6 +33,18 @@ class Search:
     def evaluations(self) -> int:
         """How many times the loss was measured besides at the starting point."""
         return len(self.trial_steps)
+
+    def seen_with(self, sign: float) -> Search:
+        """The same search in terms of the user's loss, whose `sign`-fold was minimised."""
+        if sign == 1.0:
+            return self
+        return replace(
+            self,
+            loss=sign * self.loss,
+            slope=sign * self.slope,
+            curvature=sign * self.curvature,
+            trial_losses=tuple(sign * loss for loss in self.trial_losses),
+        )
 
 
 def quadratic_search(
@@ -86,7 +98,7 @@ def quadratic_search(
         if trial in usable:
             # Newest last, also where the newest trial is one met before.
             usable[trial] = usable.pop(trial)
-            q = fit(loss, slope, list(usable), list(usable.values()))
+            q = Parabola(*map(float, fit(loss, slope, list(usable), list(usable.values()))))
         if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
             trial *= BACKTRACK
             if not trial:

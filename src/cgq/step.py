@@ -121,7 +121,7 @@ class Step:
             line.move_back()
             raise
         if not search.step_size:
-            return Outcome(before, skipped=True, search=search)
+            return Outcome(before, skipped=True, search=search.seen_with(self._sign))
         objective.end_probes()
         new = self._new
         if memory.is_gathered(new):
@@ -130,7 +130,8 @@ class Step:
         decay = before.decay
         if not is_relative or options.probe is not None:
             decay = decay.after(trial, search.step_size)
-        return Outcome(Progress(alpha, beta, average, decay, reach), search=search)
+        progress = Progress(alpha, beta, average, decay, reach)
+        return Outcome(progress, search=search.seen_with(self._sign))
 
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
@@ -210,10 +211,10 @@ class Step:
         return measured_geometry(*vectors, self._shapes, slope=with_slope, length=with_length)
 
     def _ceiling(self, geometry: Geometry, beta: Number, reach: Number) -> Number:
-        """min(α_max, ρ·|θ|/|p|), ρ/decay too, and what keeps θ in the range of its dtype.
+        """min(α_max, ρ·|θ|/|p|), and what keeps θ in the range of its dtype.
 
-        The second because decoupled decay should move θ no further. A θ of zeros has no relative
-        length to keep to: there the first trial is the ceiling.
+        Decoupled decay must not turn θ around, so 1/decay is a bound too. A θ of zeros has no
+        relative length to keep to: there the first trial is the ceiling.
         """
         a, b = self._mixture(beta)
         # 1.0: where p vanishes, any step will do.
@@ -223,7 +224,7 @@ class Step:
             return ceiling
         decay = max(shape.ratio * shape.decoupled for shape in self._shapes)
         if decay:
-            ceiling = least(ceiling, rho / decay)
+            ceiling = least(ceiling, 1.0 / decay)
         length = geometry.squared_length(a, b)
         if isinstance(length, Tensor):
             squared = geometry.tt / length

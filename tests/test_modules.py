@@ -1,0 +1,234 @@
+"""Modules with habits: buffers that appear, grow, or cannot be written; threads; changed dtypes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from io import BytesIO
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cgq
+from cgq import CGQ, Parabola
+
+
+class Counting(nn.Module):
+    """Makes its counter when it is first called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "count"):
+            self.register_buffer("count", torch.zeros(()))
+        self.count += 1
+        return self.layer(x)
+
+
+class Growing(nn.Module):
+    """Keeps a buffer that is longer after each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("cache", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache.resize_(len(self.cache) + 1)
+        return self.layer(x)
+
+
+class Holding(nn.Module):
+    """Has a buffer and leaves it alone."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("held", buffer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.held.to_dense().sum()
+
+
+def inference_made() -> Tensor:
+    with torch.inference_mode():
+        return torch.ones(1)
+
+
+def loss_of(model: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(16, 4), torch.randn(16, 1)
+    return lambda: nn.functional.mse_loss(model(inputs), targets)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_buffer_made_in_a_forward_pass(named: bool) -> None:
+    model = Counting()
+    optimizer = CGQ(model.parameters(), model=model if named else None)
+    loss = loss_of(model)
+    failing = [True]
+
+    def closure() -> Tensor:
+        value = loss()
+        if failing.pop() if failing else False:
+            raise ValueError
+        return value
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        optimizer.step(closure)
+    assert not hasattr(model, "count")
+    for steps in range(1, 4):
+        optimizer.step(loss)
+        assert model.count == steps
+
+
+def test_buffer_that_grows() -> None:
+    model = Growing()
+    optimizer = CGQ(model.parameters())
+    for steps in range(1, 4):
+        optimizer.step(loss_of(model))
+        assert len(model.cache) == steps
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(1).expand(4),
+        inference_made,
+        lambda: torch.ones(1 << 17),
+        lambda: torch.eye(3).to_sparse(),
+    ],
+    ids=["expanded", "inference", "long", "sparse"],
+)
+def test_buffer_that_nobody_writes(make: Callable[[], Tensor]) -> None:
+    model = Holding(make())
+    held = model.held
+    optimizer = CGQ(model.parameters())
+    for _ in range(3):
+        optimizer.step(loss_of(model))
+        assert optimizer.last_search is not None
+        assert model.held is held
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_lazy_modules(named: bool) -> None:
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 1))
+    optimizer = CGQ(model.parameters(), model=model if named else None)
+    for steps in range(1, 4):
+        optimizer.step(loss_of(model))
+        assert model[1].num_batches_tracked == steps
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_scripted_module() -> None:
+    plain = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    scripted = torch.jit.script(plain)
+    optimizer = CGQ(scripted.parameters())
+    for steps in range(1, 4):
+        optimizer.step(loss_of(scripted))
+        assert dict(scripted.named_buffers())["1.num_batches_tracked"] == steps
+
+
+def test_threads_do_not_see_each_others_modules() -> None:
+    models = [
+        nn.Sequential(nn.Linear(4, 50), nn.BatchNorm1d(50), nn.Linear(50, 1)) for _ in range(2)
+    ]
+    losses = [loss_of(model) for model in models]
+    failures: list[BaseException] = []
+
+    def train(model: nn.Sequential, loss: Callable[[], Tensor]) -> None:
+        try:
+            optimizer = CGQ(model.parameters())
+            for _ in range(50):
+                optimizer.step(loss)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [
+        threading.Thread(target=train, args=pair) for pair in zip(models, losses, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert [int(model[1].num_batches_tracked) for model in models] == [50, 50]
+
+
+def test_classic_closure_leaves_other_parameters_gradients() -> None:
+    ours, other = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = CGQ(ours.parameters())
+    loss = loss_of(lambda x: other(ours(x)))
+    expected = torch.autograd.grad(loss(), list(other.parameters()))
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    with pytest.warns(UserWarning, match="pays for a backward"):
+        optimizer.step(closure)
+    assert optimizer.last_search is not None
+    for param, gradient in zip(other.parameters(), expected, strict=True):
+        assert param.grad is not None
+        assert torch.equal(param.grad, gradient)
+
+
+def test_dtype_may_change_between_steps() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = CGQ(model.parameters())
+    loss = loss_of(model)
+    optimizer.step(loss)
+    momentum = optimizer.state[model.weight]["direction"].clone()
+    model.double()
+    inputs = torch.randn(16, 4).double()
+    optimizer.step(lambda: model(inputs).square().mean())
+    assert optimizer.state[model.weight]["direction"].dtype == torch.float64
+    assert momentum.dtype == torch.float32
+
+
+def test_numbers_of_numpy_do_not_spoil_a_checkpoint() -> None:
+    def fit(loss: float, slope: float, steps: list[float], losses: list[float]) -> Parabola:
+        return Parabola(*map(numpy.float64, cgq.two_point(loss, slope, steps, losses)))
+
+    model = nn.Linear(4, 1)
+    group = {"params": model.parameters(), "weight_decay": numpy.float32(0.1)}
+    optimizer = CGQ([group], lr=numpy.float32(0.3), fit=fit)
+    loss = loss_of(model)
+    optimizer.step(lambda: numpy.float32(loss().item()) * 0 + loss())
+    file = BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    torch.load(file, weights_only=True)
+    assert type(optimizer.param_groups[0]["step_size"]) is float
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+def test_gradients_whose_squares_leave_float32_still_count(scale: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = CGQ(model.parameters(), lr=float("inf"), max_relative_step=0.01)
+    loss = loss_of(model)
+    first = loss().item()
+    for _ in range(30):
+        optimizer.step(lambda: loss() * scale)
+    assert optimizer.param_groups[0]["skipped"] == 0
+    assert loss().item() < 0.9 * first
+
+
+def test_record_speaks_of_the_users_loss_when_climbing() -> None:
+    param = nn.Parameter(torch.tensor([0.0], dtype=torch.float64))
+    optimizer = CGQ([param], maximize=True, momentum=0.0)
+    loss = optimizer.step(lambda: 5 - (param - 1).square().sum())
+    search = optimizer.last_search
+    assert search is not None
+    assert search.loss == loss.item() == 4.0
+    assert search.slope == pytest.approx(4.0)
+    assert search.curvature == pytest.approx(-8.0)
+    assert all(value > 4.0 for value in search.trial_losses)
