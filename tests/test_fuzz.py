@@ -487,9 +487,9 @@ def is_reason_to_skip(step: Step, before: Snapshot, optimizer: CGQ) -> bool:
     if search is not None:
         sign = -1.0 if optimizer.options.maximize else 1.0
         trials = zip(search.trial_losses, step.losses[1:], strict=True)
-        assert all(frozen(mine) == frozen(sign * theirs) for mine, theirs in trials)
+        assert all(frozen(mine) == frozen(theirs) for mine, theirs in trials)
         finite = filter(math.isfinite, search.trial_losses)
-        return not any(value < search.loss for value in finite)
+        return not any(sign * value < sign * search.loss for value in finite)
     if math.inf in (optimizer.options.max_momentum, *(g["lr"] for g in optimizer.param_groups)):
         return True  # with a step of any length the result may be out of range
     present = [grad for grad in step.grads if grad is not None]
@@ -536,7 +536,7 @@ def assert_moved_along_line(step: Step, before: Snapshot, after: Snapshot, optim
         line.add(lr, *sums, (alpha * d) ** 2, old**2)
     if optimizer.last_search is not None:
         slope, rounding = line.slope(max(float(group["lr"]) for group in optimizer.param_groups))
-        error = abs(optimizer.last_search.slope - slope)
+        error = abs(sign * optimizer.last_search.slope - slope)
         assert error <= rounding or not math.isfinite(rounding), "not the slope of the line"
     rho, (moved, theta) = options.max_relative_step, line.lengths()
     if rho is not None and theta > 0.0 and math.isfinite(theta):
