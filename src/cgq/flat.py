@@ -13,6 +13,8 @@ from cgq.scalars import Number, scalar_dtype
 
 # On an accelerator tensors are gathered so that one kernel serves many; bounded, to bound memory.
 GATHERED = 1 << 22
+# So much is widened to float64 at a time, where float32 does not reach.
+PIECE = 1 << 18
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -202,5 +204,6 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _dot_on_host(a: Tensor, b: Tensor) -> float:
     dot = _dot(a, b).item()
     if dot == 0.0 or not math.isfinite(dot):  # perhaps only out of range
-        dot = torch.dot(a.double(), b.double()).item()
+        pieces = zip(torch.split(a, PIECE), torch.split(b, PIECE), strict=True)
+        dot = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
     return dot
