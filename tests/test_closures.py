@@ -349,6 +349,12 @@ def test_wrong_arguments_are_refused(kwargs: dict[str, Any], message: str) -> No
         CGQ([nn.Parameter(torch.zeros(1))], **kwargs)
 
 
+def test_group_that_is_no_dict_is_refused() -> None:
+    optimizer = CGQ([nn.Parameter(torch.zeros(1))])
+    with pytest.raises(TypeError, match="must be a dict with 'params'"):
+        optimizer.add_param_group([nn.Parameter(torch.zeros(1))])  # type: ignore[arg-type]
+
+
 def test_line_wide_options_speak_in_one_voice() -> None:
     a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     optimizer = CGQ([{"params": [a], "search_prob": 0.5}, {"params": [b]}])

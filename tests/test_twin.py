@@ -78,7 +78,7 @@ def split(theta: Tensor) -> list[Tensor]:
     return [part.view(size) for part, size in zip(theta.split(counts), SIZES, strict=True)]
 
 
-def side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+def check_side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) -> None:
     """Step both for 200 batches. `groups[k]` sets what the k-th pair of tensors does not share."""
     torch.manual_seed(3)
     theta = torch.cat(
@@ -130,18 +130,18 @@ def side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=option_id)
 def test_twin_agrees_with_one_setting_for_all(options: dict[str, Any]) -> None:
-    side_by_side(options, [{}, {}])
+    check_side_by_side(options, [{}, {}])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=option_id)
 def test_twin_agrees_with_groups_that_differ(options: dict[str, Any]) -> None:
     lr = options.get("lr", 0.3)
-    side_by_side(options, [{"lr": lr, "weight_decay": 0.02}, {"lr": lr / 4}])
+    check_side_by_side(options, [{"lr": lr, "weight_decay": 0.02}, {"lr": lr / 4}])
 
 
 @pytest.mark.parametrize("extra", [{}, {"weight_decay": 0.01, "search_prob": 0.3}])
 def test_twin_agrees_when_climbing(extra: dict[str, Any]) -> None:
-    side_by_side({"maximize": True, "lr": 3.0, **extra}, [{}, {}])
+    check_side_by_side({"maximize": True, "lr": 3.0, **extra}, [{}, {}])
 
 
 @pytest.mark.parametrize(

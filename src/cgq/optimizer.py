@@ -143,6 +143,8 @@ class CGQ(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
         line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
         for name, value in line_wide.items():
             if self._set_by_groups.get(name, value) != value:

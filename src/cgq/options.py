@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cgq.momentum import Rule, polak_ribiere
-from cgq.parabola import Fit, two_point
+from cgq.momentum import Rule
+from cgq.parabola import Fit
 
 
 @dataclass(frozen=True)
 class Options:
     """One line runs through all parameter groups, so these are one for all groups."""
 
-    max_relative_step: float | None = None
-    momentum: Rule | float = polak_ribiere
-    max_momentum: float = 0.8
-    nesterov: bool = False
-    decoupled_weight_decay: bool = False
-    fit: Fit = two_point
-    max_fits: int = 3
-    probe: float | None = None
-    search_prob: float = 1.0
-    smoothing: float = 0.0
-    seed: int = 0
-    maximize: bool = False
+    max_relative_step: float | None
+    momentum: Rule | float
+    max_momentum: float
+    nesterov: bool
+    decoupled_weight_decay: bool
+    fit: Fit
+    max_fits: int
+    probe: float | None
+    search_prob: float
+    smoothing: float
+    seed: int
+    maximize: bool
 
     def __post_init__(self) -> None:
         rho, momentum, probe = self.max_relative_step, self.momentum, self.probe

@@ -27,11 +27,11 @@ DEFAULTS: dict[str, float | int] = {
 class Progress(NamedTuple):
     """How far a run has come."""
 
-    step_size: Number = 0.0  # α along the line
-    beta: Number = 0.0
-    average: float = 0.0  # of found steps, or of their shares of the ceiling; 0.0: none yet
-    decay: TrialDecay = TrialDecay()
-    reach: Number = 0.0  # at least |p|, for numbers that could leave the range of their dtype
+    step_size: Number  # α along the line
+    beta: Number
+    average: float  # of found steps, or of their shares of the ceiling; 0.0: none yet
+    decay: TrialDecay
+    reach: Number  # at least |p|, for numbers that could leave the range of their dtype
 
     @classmethod
     def of(cls, group: dict[str, Any]) -> Progress:
