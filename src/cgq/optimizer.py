@@ -226,9 +226,8 @@ class CGQ(Optimizer):
     def _is_due(self) -> bool:
         """Whether this batch is searched: by the coin, but always before any step was found."""
         first = self.param_groups[0]
-        if not first["average"]:
-            return True
-        return coin(self.options.seed, first["steps"], self.options.search_prob)
+        due = coin(self.options.seed, first["steps"], self.options.search_prob)
+        return due or not first["average"]
 
     def _tell_once(self, objective: Objective) -> None:
         if objective.runs_backward and not self._told:
