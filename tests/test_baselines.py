@@ -1,0 +1,633 @@
+"""Armijo and PAL: their defining conditions, their probes, and slow, obvious twins of both."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cgq import Search
+from cgqbench.baselines import PAL, Armijo
+from cgqbench.baselines.armijo import FALLBACK, backtracking_search
+from cgqbench.baselines.line_search import LineSearch, Start
+from cgqbench.baselines.pal import parabolic_search
+
+Loss = Callable[[], Tensor]
+Make = Callable[[Any], LineSearch]
+
+
+def armijo(params: Any, **options: Any) -> Armijo:
+    return Armijo(params, **{"growth": 2 ** (1 / 20), **options})
+
+
+BOTH = pytest.mark.parametrize("make", [armijo, PAL], ids=["armijo", "pal"])
+
+
+def searched(optimizer: LineSearch) -> Search:
+    assert optimizer.last_search is not None
+    return optimizer.last_search
+
+
+# Problems
+
+
+def quadratic(seed: int) -> tuple[list[nn.Parameter], Loss]:
+    generator = torch.Generator().manual_seed(seed)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    theta = nn.Parameter(torch.randn(6, generator=generator, dtype=torch.float64))
+    return [theta], lambda: (root @ theta).square().sum() + 0.1 * theta.square().sum()
+
+
+def logistic(seed: int) -> tuple[list[nn.Parameter], Loss]:
+    torch.manual_seed(seed)
+    model = nn.Linear(5, 3).double()
+    inputs, classes = 3 * torch.randn(20, 5).double(), torch.randint(3, (20,))
+    return list(model.parameters()), lambda: nn.functional.cross_entropy(model(inputs), classes)
+
+
+def network(seed: int) -> tuple[list[nn.Parameter], Loss]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    inputs, targets = torch.randn(16, 4).double(), 3 * torch.randn(16, 1).double()
+    return list(model.parameters()), lambda: (model(inputs) - targets).square().mean()
+
+
+PROBLEMS = pytest.mark.parametrize("problem", [quadratic, logistic, network])
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def put(params: list[nn.Parameter], values: Tensor) -> None:
+    sizes = [param.numel() for param in params]
+    with torch.no_grad():
+        for param, value in zip(params, values.split(sizes), strict=True):
+            param.copy_(value.view(param.shape))
+
+
+def value_at(params: list[nn.Parameter], loss: Loss, point: Tensor) -> float:
+    here = flat(params)
+    put(params, point)
+    value = loss().item()
+    put(params, here)
+    return value
+
+
+# Armijo: the condition, the longest step, growth and bound
+
+
+@PROBLEMS
+@pytest.mark.parametrize("seed", range(3))
+def test_armijo_takes_the_longest_step_that_meets_the_condition(problem: Any, seed: int) -> None:
+    params, loss = problem(seed)
+    optimizer = armijo(params, lr=4.0)
+    backtracked = 0
+    for _ in range(30):
+        before = flat(params)
+        trial = optimizer.param_groups[0]["next_trial"]
+        at_zero = loss()
+        g = flat(list(torch.autograd.grad(at_zero, params)))
+        optimizer.step(loss)
+        search = searched(optimizer)
+        alpha = optimizer.param_groups[0]["step_size"]
+
+        def excess(step: float) -> float:
+            wanted = at_zero.item() - 0.1 * step * (g @ g).item()
+            return value_at(params, loss, before - step * g) - wanted
+
+        rounding = 1e-13 * abs(at_zero.item())
+        assert torch.allclose(flat(params), before - alpha * g, rtol=0, atol=1e-13)
+        assert excess(alpha) <= rounding
+        assert search.accepted
+        assert search.step_size == alpha == trial * 0.9 ** (search.evaluations - 1)
+        if search.evaluations > 1:
+            backtracked += 1
+            assert excess(alpha / 0.9) > -rounding
+        assert optimizer.param_groups[0]["next_trial"] == min(alpha * 2 ** (1 / 20), 10.0)
+    assert backtracked
+
+
+def test_armijo_grows_up_to_its_bound() -> None:
+    theta = nn.Parameter(torch.full((1,), 3.0, dtype=torch.float64))
+    optimizer = Armijo([theta], lr=1.0, growth=2.0, max_step=5.0)
+    seen = []
+    for _ in range(5):
+        optimizer.step(lambda: -theta.sum())
+        seen.append((optimizer.param_groups[0]["step_size"], searched(optimizer).capped))
+    assert seen == [(1.0, False), (2.0, False), (4.0, False), (5.0, True), (5.0, True)]
+    assert theta.item() == 3.0 + 1 + 2 + 4 + 5 + 5
+
+
+def test_armijo_starts_within_its_bound() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    optimizer = Armijo([theta], lr=7.0, growth=1.0, max_step=2.0)
+    optimizer.step(lambda: -theta.sum())
+    assert searched(optimizer).trial_steps == (2.0,)
+
+
+def test_armijo_falls_back_to_a_tiny_step() -> None:
+    theta = nn.Parameter(torch.full((1,), 2.0, dtype=torch.float64))
+    optimizer = Armijo([theta], lr=0.5, growth=1.01, max_backtracks=4)
+    calls = itertools.count()
+
+    def closure() -> Tensor:  # every trial is higher than where the step started
+        return theta.sum() + 10.0 * (next(calls) % 6 > 0)
+
+    optimizer.step(closure)
+    search = searched(optimizer)
+    assert search.trial_steps == tuple(0.5 * 0.9**k for k in range(5))
+    assert not search.accepted
+    assert search.step_size == optimizer.param_groups[0]["step_size"] == FALLBACK
+    assert theta.item() == 2.0 - FALLBACK
+    assert optimizer.param_groups[0]["skipped"] == 0
+    assert optimizer.param_groups[0]["next_trial"] == 0.5 * 0.9**4 * 1.01
+    for _ in range(40):  # 0.9^4 at a time would come to less
+        optimizer.step(closure)
+    assert optimizer.param_groups[0]["next_trial"] == FALLBACK * 1.01
+
+
+def test_armijo_backs_off_from_trials_that_are_not_finite() -> None:
+    losses = {4.0: math.nan, 2.0: -math.inf, 1.0: math.inf, 0.5: 0.1}
+    start = Start(1.0, -1.0, torch.float64)
+    found = backtracking_search(
+        losses.__getitem__, start, trial=4.0, c=0.1, backtrack=0.5, max_backtracks=9, ceiling=10.0
+    )
+    assert (found.step_size, found.accepted, found.evaluations) == (0.5, True, 4)
+
+
+def test_armijo_asks_for_no_decrease_below_the_precision_of_the_loss() -> None:
+    def found(dtype: torch.dtype) -> Search:
+        return backtracking_search(
+            lambda step: 1.0,
+            Start(1.0, -1e-9, dtype),
+            trial=1.0,
+            c=0.1,
+            backtrack=0.5,
+            max_backtracks=3,
+            ceiling=10.0,
+        )
+
+    assert found(torch.float32).step_size == 1.0
+    assert found(torch.float64).step_size == FALLBACK
+
+
+# PAL: the parabola's minimum, the cases, the cap, the unit direction
+
+
+@pytest.mark.parametrize("start", [-1.7, 0.3, 2.9])
+@pytest.mark.parametrize("curvature", [0.1, 1.0, 30.0])
+def test_pal_finds_the_minimum_of_a_parabola_in_one_step(start: float, curvature: float) -> None:
+    theta = nn.Parameter(torch.full((1,), start, dtype=torch.float64))
+    optimizer = PAL([theta], step_factor=1.0)
+    optimizer.step(lambda: curvature * (theta - 1.0).square().sum() - 2.0)
+    assert theta.item() == pytest.approx(1.0, abs=1e-12)
+    search = searched(optimizer)
+    assert search.step_size == pytest.approx(abs(start - 1.0))
+    assert search.slope == pytest.approx(-2.0 * curvature * abs(start - 1.0))
+    assert search.curvature == pytest.approx(2.0 * curvature)
+    assert (search.evaluations, search.accepted, search.capped) == (1, True, False)
+    applied = optimizer.param_groups[0]["step_size"]
+    assert applied == pytest.approx(search.step_size / abs(search.slope))
+
+
+@pytest.mark.parametrize(
+    ("phi", "slope", "step", "capped"),
+    [
+        (lambda s: 5.0 - 2.0 * s + 1.0 * s * s, -2.0, 1.5, False),  # convex: 1.5 · minimum
+        (lambda s: 5.0 - 2.0 * s + 0.1 * s * s, -2.0, 3.16, True),  # convex, beyond the cap
+        (lambda s: 5.0 - 2.0 * s - 1.0 * s * s, -2.0, 0.5, False),  # concave: the probe itself
+        (lambda s: 5.0 - 2.0 * s, -2.0, 0.5, False),  # straight: the same
+    ],
+    ids=["convex", "capped", "concave", "straight"],
+)
+def test_cases_of_pal(phi: Any, slope: float, step: float, capped: bool) -> None:
+    start = Start(5.0, slope, torch.float64)
+    found = parabolic_search(phi, start, trial=0.5, factor=1.5, ceiling=3.16)
+    assert found.step_size == pytest.approx(step, rel=1e-12)
+    assert (found.trial_steps, found.accepted, found.capped) == ((0.5,), True, capped)
+
+
+@pytest.mark.parametrize("slope", [0.0, 2.0])
+def test_pal_stays_where_its_direction_does_not_descend(slope: float) -> None:
+    start = Start(5.0, slope, torch.float64)
+    found = parabolic_search(lambda s: 1 / 0, start, trial=0.5, factor=1.5, ceiling=3.16)
+    assert (found.step_size, found.evaluations, found.accepted) == (0.0, 0, False)
+
+
+def test_pal_takes_the_probe_only_up_to_the_cap() -> None:
+    start = Start(5.0, -1.0, torch.float64)
+    found = parabolic_search(lambda s: 5.0 - s * s, start, trial=0.5, factor=1.5, ceiling=0.2)
+    assert (found.step_size, found.capped, found.trial_steps) == (0.2, True, (0.5,))
+
+
+def test_pal_remembers_a_direction_that_climbs() -> None:
+    theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = PAL([theta], direction_factor=0.9)
+    optimizer.step(lambda: -10.0 * theta.sum())
+    here = theta.item()
+    optimizer.step(lambda: theta.sum())  # d = -1 + 0.9·10 climbs
+    assert theta.item() == here == 0.5
+    assert optimizer.param_groups[0]["step_size"] == 0.0
+    assert optimizer.param_groups[0]["skipped"] == 0
+    assert optimizer.state[theta]["direction"].item() == 8.0
+
+
+@PROBLEMS
+@pytest.mark.parametrize("measuring_step", [0.01, 0.5])
+def test_pal_probes_at_its_measuring_step_and_never_goes_beyond_its_cap(
+    problem: Any, measuring_step: float
+) -> None:
+    params, loss = problem(0)
+    optimizer = PAL(params, measuring_step, max_step=0.02)
+    met: list[Tensor] = []
+
+    def closure() -> Tensor:
+        met.append(flat(params))
+        return loss()
+
+    capped = 0
+    for _ in range(20):
+        met.clear()
+        optimizer.step(closure)
+        search = searched(optimizer)
+        length = (flat(params) - met[0]).norm().item()
+        assert length <= 0.02 + 1e-12
+        assert length == pytest.approx(search.step_size, rel=1e-10)
+        assert len(met) == 1 + search.evaluations
+        if search.evaluations:
+            assert (met[1] - met[0]).norm().item() == pytest.approx(measuring_step, rel=1e-10)
+        capped += search.capped
+        assert search.capped == (search.step_size == 0.02)
+    assert capped
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200])
+def test_direction_that_vanishes(scale: float) -> None:
+    for make in (armijo, PAL):
+        theta = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        optimizer = make([theta])
+        optimizer.step(lambda: scale * theta.sum() + 1.0)
+        assert torch.equal(theta, torch.ones_like(theta))
+        assert searched(optimizer).evaluations == 0
+        assert optimizer.param_groups[0]["skipped"] == 0
+
+
+# Slow, obvious twins
+
+
+class Twin:
+    """θ and d as one vector each; every loss and gradient from scratch."""
+
+    def __init__(self, params: list[nn.Parameter], loss: Loss) -> None:
+        self.params, self.loss, self.d = params, loss, torch.zeros_like(flat(params))
+
+    def gradient(self) -> tuple[float, Tensor]:
+        loss = self.loss()
+        return loss.item(), flat(list(torch.autograd.grad(loss, self.params)))
+
+    def at(self, point: Tensor) -> float:
+        return value_at(self.params, self.loss, point)
+
+
+class ArmijoTwin(Twin):
+    alpha = 0.5
+
+    def step(self) -> None:
+        theta, (loss, g) = flat(self.params), self.gradient()
+        while self.at(theta - self.alpha * g) > loss - 0.1 * self.alpha * (g @ g).item():
+            self.alpha *= 0.9
+        put(self.params, theta - self.alpha * g)
+        self.alpha = min(self.alpha * 2 ** (1 / 20), 10.0)
+
+
+class PALTwin(Twin):
+    def step(self) -> None:
+        theta, (loss, g) = flat(self.params), self.gradient()
+        self.d = -g + 0.4 * self.d
+        unit = self.d / self.d.norm()
+        b = (g @ unit).item()
+        a = (self.at(theta + 0.5 * unit) - loss - 0.5 * b) / 0.25
+        s = 0.0
+        if b < 0:
+            s = -b / (2 * a) / 0.6 if a > 0 else 0.5
+        put(self.params, theta + min(s, 3.16) * unit)
+
+
+@pytest.mark.parametrize(
+    ("make", "twin"), [(armijo, ArmijoTwin), (PAL, PALTwin)], ids=["armijo", "pal"]
+)
+@pytest.mark.parametrize("problem", [logistic, network])
+def test_twin(make: Make, twin: type[Any], problem: Any) -> None:
+    params, loss = problem(1)
+    optimizer = make(params)
+    slow = twin(*problem(1))
+    for step in range(100):
+        optimizer.step(loss)
+        slow.step()
+        assert (flat(params) - flat(slow.params)).abs().max() <= 1e-12, step
+
+
+# Honest probes
+
+
+class Noisy(nn.Module):
+    """BatchNorm, Dropout, draws from Python's generator; keeps the masks it has used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh())
+        self.dropout = nn.Dropout(0.5)
+        self.last = nn.Linear(8, 1)
+        self.masks: list[Tensor] = []
+        self.graphs: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        dropped = self.dropout(hidden)
+        self.masks.append(dropped != 0)
+        self.graphs.append(dropped.requires_grad)
+        return self.last(dropped) * (1 + 0.1 * random.random())
+
+
+class Run:
+    """A small training run whose closure can be made to misbehave at a given call."""
+
+    def __init__(self, make: Make) -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        self.model = Noisy().double()
+        self.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.optimizer = make(
+            [
+                {"params": self.model.first.parameters()},
+                {"params": [*self.model.last.parameters(), self.unused]},
+            ]
+        )
+        self.inputs, self.targets = torch.randn(16, 4).double(), torch.randn(16, 1).double()
+        self.calls = 0
+        self.mischief: dict[int, Callable[[Tensor], Any]] = {}
+
+    def closure(self) -> Any:
+        loss = nn.functional.mse_loss(self.model(self.inputs), self.targets)
+        act = self.mischief.get(self.calls)
+        self.calls += 1
+        return loss if act is None else act(loss)
+
+    def step(self, mischief: dict[int, Callable[[Tensor], Any]] | None = None) -> Any:
+        self.calls, self.mischief = 0, mischief or {}
+        self.model.masks.clear()
+        self.model.graphs.clear()
+        return self.optimizer.step(self.closure)
+
+    def snapshot(self) -> Any:
+        state = copy.deepcopy(self.optimizer.state_dict())
+        for group in state["param_groups"]:
+            del group["skipped"]
+        generators = [random.getstate(), torch.get_rng_state()]
+        return [copy.deepcopy(self.model.state_dict()), state, generators]
+
+
+def assert_same(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        assert_same(list(a.values()), list(b.values()))
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+@BOTH
+def test_probes_are_honest(make: Make) -> None:
+    run = Run(make)
+    evaluations, masks = 0, []
+    for step in range(1, 21):
+        weights = copy.deepcopy(run.model.state_dict())
+        generators = random.getstate(), torch.get_rng_state()
+        run.closure()
+        buffers = [buffer.clone() for buffer in run.model.buffers()]
+        after = random.getstate(), torch.get_rng_state()
+        run.model.load_state_dict(weights)
+        random.setstate(generators[0])
+        torch.set_rng_state(generators[1])
+        run.step()
+        assert_same(list(run.model.buffers()), buffers)
+        assert_same((random.getstate(), torch.get_rng_state()), after)
+        assert run.model.first[1].num_batches_tracked == step
+        search = searched(run.optimizer)
+        assert run.calls == len(run.model.masks) == 1 + search.evaluations
+        assert run.model.graphs == [True] + [False] * search.evaluations
+        evaluations += search.evaluations
+        assert all(torch.equal(mask, run.model.masks[0]) for mask in run.model.masks)
+        masks.append(run.model.masks[0])
+    assert evaluations >= 20 if make is PAL else evaluations > 20
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(masks))
+
+
+@BOTH
+def test_groups_are_one_line(make: Make) -> None:
+    params, loss = network(3)
+    twin_params, twin_loss = network(3)
+    one, two = make(params), make([{"params": twin_params[:1]}, {"params": twin_params[1:]}])
+    for _ in range(10):
+        one.step(loss)
+        two.step(twin_loss)
+    assert torch.allclose(flat(params), flat(twin_params), rtol=0, atol=1e-12)
+    a, b = ({k: v for k, v in g.items() if k != "params"} for g in two.param_groups)
+    assert a == b
+    assert a["step_size"] > 0
+    with pytest.raises(ValueError, match="one line runs through all groups"):
+        two.add_param_group({"params": [nn.Parameter(torch.ones(1))], "max_step": 0.1})
+
+
+@BOTH
+def test_parameter_without_gradient_stays(make: Make) -> None:
+    run = Run(make)
+    for _ in range(3):
+        run.step()
+    assert torch.equal(run.unused, torch.ones_like(run.unused))
+    assert run.unused not in run.optimizer.state
+
+
+@BOTH
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_loss_that_is_not_finite_is_skipped(make: Make, warm_up: int, value: float) -> None:
+    run = Run(make)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    run.step({0: lambda loss: loss * value})
+    assert run.calls == 1
+    assert_same(run.snapshot(), before)
+    assert [group["skipped"] for group in run.optimizer.param_groups] == [1, 1]
+    assert run.optimizer.last_search is None
+
+
+@BOTH
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_gradient_that_is_not_finite_is_skipped(make: Make, warm_up: int) -> None:
+    run = Run(make)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    run.step({0: lambda loss: loss + torch.sqrt(0.0 * loss)})
+    assert_same(run.snapshot(), before)
+    assert run.optimizer.param_groups[0]["skipped"] == 1
+
+
+@BOTH
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_search_without_a_finite_trial_is_skipped(make: Make, warm_up: int, value: float) -> None:
+    run = Run(make)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    run.step({call: lambda loss: loss * value for call in range(1, 200)})
+    assert_same(run.snapshot(), before)
+    assert run.optimizer.param_groups[0]["skipped"] == 1
+    assert searched(run.optimizer).step_size == 0.0
+    assert searched(run.optimizer).evaluations == (1 if make is PAL else 101)
+
+
+@BOTH
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()], ids=["error", "stop"])
+def test_closure_that_raises(make: Make, warm_up: int, call: int, error: BaseException) -> None:
+    def act(loss: Tensor) -> Any:
+        raise error
+
+    run = Run(make)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    with pytest.raises(type(error)):
+        run.step({call: act})
+    assert_same(run.snapshot(), before)
+    for _ in range(3):
+        run.step()
+    after = run.snapshot()
+    clean = Run(make)  # seeds the generators again
+    for _ in range(warm_up + 3):
+        clean.step()
+    assert_same(clean.snapshot(), after)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_resuming_equals_continuing(make: Make, dtype: torch.dtype) -> None:
+    straight = Run(make)
+    straight.model.to(dtype)
+    straight.inputs, straight.targets = straight.inputs.to(dtype), straight.targets.to(dtype)
+    for _ in range(5):
+        straight.step()
+    file = io.BytesIO()
+    torch.save([straight.model.state_dict(), straight.optimizer.state_dict()], file)
+    generators = random.getstate(), torch.get_rng_state()
+    for _ in range(5):
+        straight.step()
+    resumed = Run(make)
+    resumed.model.to(dtype)
+    resumed.inputs, resumed.targets = straight.inputs, straight.targets
+    file.seek(0)
+    model, optimizer = torch.load(file, weights_only=True)
+    resumed.model.load_state_dict(model)
+    resumed.optimizer.load_state_dict(optimizer)
+    random.setstate(generators[0])
+    torch.set_rng_state(generators[1])
+    for _ in range(5):
+        resumed.step()
+    assert_same(resumed.snapshot(), straight.snapshot())
+
+
+@BOTH
+def test_copy_goes_on(make: Make) -> None:
+    run = Run(make)
+    run.step()
+    copied = copy.deepcopy(run)
+    generators = random.getstate(), torch.get_rng_state()
+    run.step()
+    expected = run.snapshot()
+    random.setstate(generators[0])
+    torch.set_rng_state(generators[1])
+    copied.step()
+    assert_same(copied.snapshot(), expected)
+
+
+@BOTH
+def test_three_kinds_of_closure_agree(make: Make) -> None:
+    ends = []
+    for kind in range(3):
+        params, loss = network(2)
+        optimizer = make(params)
+
+        def asked(backward: bool) -> Tensor:
+            value = loss()
+            if backward:
+                value.backward()
+            return value
+
+        def classic() -> Tensor:
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            return value
+
+        for _ in range(5):
+            optimizer.step([loss, asked, classic][kind])
+        ends.append(flat(params))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+@BOTH
+def test_closure_is_needed_and_its_loss_too(make: Make) -> None:
+    run = Run(make)
+    with pytest.raises(RuntimeError, match=r"call step\(closure\)"):
+        run.optimizer.step()
+    before = run.snapshot()
+
+    def silent(loss: Tensor) -> None:
+        loss.backward()
+
+    with pytest.raises(RuntimeError, match="needs the loss"):
+        run.step({0: silent})
+    assert_same(run.snapshot(), before)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (armijo, {"lr": 0.0}),
+        (armijo, {"growth": 0.9}),
+        (armijo, {"c": 1.0}),
+        (armijo, {"backtrack": 1.0}),
+        (armijo, {"max_backtracks": -1}),
+        (armijo, {"max_backtracks": 2.5}),
+        (armijo, {"max_step": math.nan}),
+        (PAL, {"measuring_step": 0.0}),
+        (PAL, {"max_step": -1.0}),
+        (PAL, {"step_factor": math.inf}),
+        (PAL, {"direction_factor": 1.0}),
+    ],
+)
+def test_invalid_settings_are_named(make: Any, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"Invalid {name} value"):
+        make([nn.Parameter(torch.ones(1))], **options)
