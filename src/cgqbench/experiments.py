@@ -1,0 +1,165 @@
+"""The paper's experiments as data: what is trained, by which methods, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from cgqbench.cell import Cell
+
+
+@dataclass(frozen=True)
+class Column:
+    """A network on a data set, with its budget of epochs."""
+
+    dataset: str
+    network: str
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An item of the paper: every method on every column."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    methods: tuple[str, ...]
+
+    def cells(
+        self, seeds: int, only: Sequence[str] = (), epochs: int | None = None, average: bool = True
+    ) -> list[Cell]:
+        """Its cells, seed by seed so that a stopped run has compared like with like.
+
+        `only` keeps what is named by data set, network or method; of each kind that is named, at
+        least one must match.
+
+        >>> len(EXPERIMENTS["table1"].cells(seeds=3, only=["mnist"]))
+        30
+        """
+        datasets, networks, methods = self._chosen(only)
+        return [
+            Cell(
+                self.name,
+                column.dataset,
+                column.network,
+                method,
+                seed,
+                epochs or column.epochs,
+                average=average,
+            )
+            for seed, column, method in product(range(seeds), self.columns, self.methods)
+            if column.dataset in datasets and column.network in networks and method in methods
+        ]
+
+    def _chosen(self, only: Sequence[str]) -> tuple[set[str], set[str], set[str]]:
+        kinds = (
+            {column.dataset for column in self.columns},
+            {column.network for column in self.columns},
+            set(self.methods),
+        )
+        known = set().union(*kinds)
+        for name in only:
+            if name not in known:
+                raise ValueError(
+                    f"{self.name} has no {name!r}. Choose from: {', '.join(sorted(known))}."
+                )
+        first, second, third = ((kind & set(only)) or kind for kind in kinds)
+        return first, second, third
+
+
+PAPER_METHODS = (
+    "sgd",
+    "adam",
+    "lookahead",
+    "cocob",
+    "armijo",
+    "pal",
+    "cgq",
+    "cgq_ls",
+    "scgq",
+    "scgq_ls",
+)
+TODAYS_METHODS = (
+    "sgd_cosine",
+    "adamw_cosine",
+    "schedulefree_sgd",
+    "schedulefree_adamw",
+    "prodigy",
+    "dadaptation",
+    "dog",
+    "scgq_relative",
+)
+RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
+MNIST = Column("mnist", "mlp", 20)
+
+TABLE1 = (
+    MNIST,
+    Column("svhn", "vgg16", 40),
+    Column("svhn", "resnet110", 40),
+    Column("svhn", "densenet100", 40),
+)
+TABLE2 = tuple(
+    Column(dataset, network, 200)
+    for network in ("vgg16", "resnet164", "densenet100")
+    for dataset in ("cifar10", "cifar100")
+)
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("table1", "MNIST and SVHN", TABLE1, PAPER_METHODS),
+        Experiment("table2", "CIFAR-10 and CIFAR-100", TABLE2, PAPER_METHODS),
+        Experiment("today1", "Table 1 with today's methods", TABLE1, TODAYS_METHODS),
+        Experiment("today2", "Table 2 with today's methods", TABLE2, TODAYS_METHODS),
+        Experiment(
+            "figure2",
+            "Run time per epoch",
+            (Column("mnist", "mlp", 3), Column("cifar10", "resnet110", 2)),
+            (
+                "sgd",
+                "adam",
+                "lookahead",
+                "cocob",
+                "armijo",
+                "pal",
+                "scgq:momentum=0.8",
+                "scgq",
+                "cgq:momentum=0.8",
+                "cgq",
+                "cgq_ls",
+            ),
+        ),
+        Experiment(
+            "figure3a",
+            "Ablation: the momentum rule",
+            (MNIST,),
+            tuple(f"cgq:momentum={rule}" for rule in (*RULES, 0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9)),
+        ),
+        Experiment(
+            "figure3b",
+            "Ablation: the probability of a search",
+            (MNIST,),
+            (
+                "sgd",
+                *(f"scgq:search_prob={p}" for p in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)),
+            ),
+        ),
+        Experiment(
+            "figure3c",
+            "Ablation: the ceilings of step and momentum",
+            (MNIST,),
+            tuple(
+                f"cgq:lr={lr},max_momentum={beta}"
+                for lr, beta in product((0.01, 0.03, 0.1, 0.3, 1.1), (0.0, 0.3, 0.6, 0.8, 1.0))
+            ),
+        ),
+        Experiment(
+            "figure4",
+            "Dynamics of training",
+            (Column("cifar100", "resnet164", 200),),
+            PAPER_METHODS,
+        ),
+    )
+}

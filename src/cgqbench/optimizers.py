@@ -1,0 +1,282 @@
+"""How each method's optimizer is made: one function each, libraries imported where they are used.
+
+The keyword arguments of a function are the settings a user may give after the method's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
+
+from cgq import (
+    CGQ,
+    dai_yuan,
+    fletcher_reeves,
+    hestenes_stiefel,
+    least_squares,
+    polak_ribiere,
+    two_point,
+)
+
+
+class Budget(NamedTuple):
+    """How long a run is. Only scheduled methods and Armijo's growth may look at it."""
+
+    epochs: int
+    batches: int
+    """Batches an epoch."""
+
+    @property
+    def steps(self) -> int:
+        """All steps of the run."""
+        return self.epochs * self.batches
+
+
+Factory = Callable[..., Optimizer]
+Schedule = Callable[[Optimizer, Budget], LRScheduler]
+
+RULES: dict[str, Callable[..., Any]] = {
+    rule.__name__: rule for rule in (polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan)
+}
+FITS: dict[str, Callable[..., Any]] = {fit.__name__: fit for fit in (two_point, least_squares)}
+
+
+def cgq(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    max_relative_step: float | None = None,
+    momentum: float | str = "polak_ribiere",
+    max_momentum: float = 0.8,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    fit: str = "two_point",
+    max_fits: int = 3,
+    probe: float | None = None,
+    search_prob: float = 1.0,
+    smoothing: float = 0.0,
+) -> Optimizer:
+    """CGQ and sCGQ; the momentum rule and the fit by name."""
+    return CGQ(
+        model.parameters(),
+        lr=_number(lr),
+        max_relative_step=max_relative_step,
+        momentum=_named(momentum, RULES, "momentum") if isinstance(momentum, str) else momentum,
+        max_momentum=max_momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        decoupled_weight_decay=decoupled_weight_decay,
+        fit=_named(fit, FITS, "fit"),
+        max_fits=max_fits,
+        probe=probe,
+        search_prob=search_prob,
+        smoothing=smoothing,
+        model=model,
+        seed=seed,
+    )
+
+
+def sgd(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """SGD with Nesterov's momentum."""
+    return torch.optim.SGD(
+        model.parameters(),
+        lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        nesterov=momentum > 0,
+    )
+
+
+def adam(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.0
+) -> Optimizer:
+    """Adam."""
+    return torch.optim.Adam(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def adamw(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.01
+) -> Optimizer:
+    """AdamW."""
+    return torch.optim.AdamW(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def lookahead(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    k: int = 5,
+    alpha: float = 0.5,
+) -> Optimizer:
+    """Lookahead over SGD."""
+    from pytorch_optimizer import Lookahead
+
+    fast = sgd(model, budget, seed, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return Lookahead(fast, k=k, alpha=alpha)
+
+
+def cocob(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    alpha: float = 100.0,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """COCOB, which bets on coins."""
+    from parameterfree import COCOB
+
+    return COCOB(model.parameters(), alpha=alpha, weight_decay=weight_decay)
+
+
+def armijo(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float = 0.5,
+    c: float = 0.1,
+    backtrack: float = 0.9,
+) -> Optimizer:
+    """SGD with an Armijo line search; the first trial doubles over an epoch."""
+    from cgqbench.baselines import Armijo
+
+    growth = 2.0 ** (1.0 / budget.batches)
+    return Armijo(model.parameters(), lr=lr, c=c, backtrack=backtrack, growth=growth, model=model)
+
+
+def pal(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    measuring_step: float = 0.5,
+    max_step: float = 3.16,
+    direction_factor: float = 0.4,
+    step_factor: float = 1 / 0.6,
+) -> Optimizer:
+    """PAL, the parabolic approximation line search."""
+    from cgqbench.baselines import PAL
+
+    return PAL(
+        model.parameters(),
+        measuring_step=measuring_step,
+        max_step=max_step,
+        direction_factor=direction_factor,
+        step_factor=step_factor,
+        model=model,
+    )
+
+
+def schedulefree_sgd(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    warmup_steps: int = 0,
+) -> Optimizer:
+    """Schedule-Free SGD."""
+    from schedulefree import SGDScheduleFree
+
+    optimizer = SGDScheduleFree(
+        model.parameters(), lr, momentum, weight_decay=weight_decay, warmup_steps=warmup_steps
+    )
+    optimizer.train()  # it starts in the other mode
+    return optimizer
+
+
+def schedulefree_adamw(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    weight_decay: float = 0.0,
+    warmup_steps: int = 0,
+) -> Optimizer:
+    """Schedule-Free AdamW."""
+    from schedulefree import AdamWScheduleFree
+
+    optimizer = AdamWScheduleFree(
+        model.parameters(), lr, weight_decay=weight_decay, warmup_steps=warmup_steps
+    )
+    optimizer.train()  # it starts in the other mode
+    return optimizer
+
+
+def prodigy(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """Prodigy."""
+    from prodigyopt import Prodigy
+
+    return Prodigy(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def dadaptation(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """Adam with D-Adaptation."""
+    from dadaptation import DAdaptAdam
+
+    return DAdaptAdam(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def dog(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """DoG, distance over gradients. Its authors evaluate an average of the weights."""
+    from dog import DoG
+
+    return DoG(model.parameters(), lr=lr, weight_decay=weight_decay)
+
+
+def cosine(optimizer: Optimizer, budget: Budget) -> LRScheduler:
+    """From the full rate to zero along a cosine."""
+    return CosineAnnealingLR(optimizer, budget.steps)
+
+
+def warm_cosine(optimizer: Optimizer, budget: Budget) -> LRScheduler:
+    """A linear warm-up over a twentieth of the run, then a cosine to zero."""
+    warm = max(1, budget.steps // 20)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, budget.steps - warm)))
+
+    return LambdaLR(optimizer, factor)
+
+
+def _named(name: str, known: dict[str, Callable[..., Any]], setting: str) -> Any:
+    if name not in known:
+        raise ValueError(f"There is no {setting} {name!r}. Choose from: {', '.join(known)}.")
+    return known[name]
+
+
+def _number(value: float | str) -> float:
+    return float(value)  # "inf" is no Python literal

@@ -1,0 +1,178 @@
+"""Methods by name: the paper's settings, settings of one's own, and errors that help."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.methods import METHODS, chosen
+from cgqbench.optimizers import Budget
+from cgqbench.readings import momentum, step_size
+
+BUDGET = Budget(epochs=4, batches=10)
+
+# PAPER-NOTES, row by row: (method, network) → the setting and its value.
+PRINTED = [
+    ("sgd", "mlp", "lr", 0.01),
+    ("sgd", "vgg16", "lr", 0.02),
+    ("sgd", "resnet110", "lr", 0.1),
+    ("sgd", "densenet100", "lr", 0.1),
+    ("sgd", "resnet164", "weight_decay", 3e-4),
+    ("sgd", "vgg16", "weight_decay", 5e-4),
+    ("adam", "mlp", "lr", 1e-3),
+    ("adam", "vgg16", "lr", 1e-4),
+    ("lookahead", "vgg16", "lr", 0.02),
+    ("lookahead", "resnet110", "k", 5),
+    ("lookahead", "resnet110", "alpha", 0.5),
+    ("armijo", "mlp", "lr", 0.5),
+    ("armijo", "mlp", "c", 0.1),
+    ("armijo", "mlp", "backtrack", 0.9),
+    ("pal", "mlp", "measuring_step", 0.5),
+    ("pal", "mlp", "max_step", 3.16),
+    ("pal", "mlp", "direction_factor", 0.4),
+    ("pal", "mlp", "step_factor", 1 / 0.6),
+    ("cgq", "mlp", "lr", 0.3),
+    ("cgq", "resnet110", "lr", 0.3),
+    ("cgq", "densenet100", "lr", 0.1),
+    ("cgq", "vgg16", "lr", 0.05),
+    ("cgq", "resnet164", "nesterov", True),
+    ("cgq_ls", "densenet100", "nesterov", True),
+    ("cgq_ls", "mlp", "fit", "least_squares"),
+    ("cgq", "mlp", "max_momentum", 0.8),
+    ("cgq", "mlp", "max_fits", 3),
+    ("cgq", "mlp", "smoothing", 0.5),
+    ("scgq", "mlp", "search_prob", 0.1),
+    ("scgq_ls", "vgg16", "weight_decay", 5e-4),
+    ("scgq_relative", "mlp", "max_relative_step", 0.005),
+    ("scgq_relative", "resnet110", "decoupled_weight_decay", True),
+]
+
+
+@pytest.mark.parametrize(("method", "network", "setting", "value"), PRINTED)
+def test_the_settings_are_the_papers(method, network, setting, value):
+    assert chosen(method, network).settings[setting] == value
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_mlp_has_no_decay_in_the_papers_methods(method):
+    if method in PAPER_METHODS:
+        assert "weight_decay" not in chosen(method, "mlp").settings
+
+
+def test_a_setting_of_ones_own_takes_the_place_of_the_papers():
+    sgd = chosen("sgd:lr=0.5,momentum=0.0", "mlp")
+    (group,) = sgd.optimizer(nn.Linear(2, 2), BUDGET, 0).param_groups
+    assert (group["lr"], group["momentum"], group["nesterov"]) == (0.5, 0.0, False)
+    assert sgd.label == "SGD lr=0.5, momentum=0.0"
+
+
+def test_rules_and_fits_are_named():
+    from cgq import fletcher_reeves, least_squares
+
+    optimizer = chosen("cgq:momentum=fletcher_reeves,fit=least_squares", "mlp").optimizer(
+        nn.Linear(2, 2), BUDGET, 0
+    )
+    assert optimizer.options.momentum is fletcher_reeves
+    assert optimizer.options.fit is least_squares
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sdg", "no method 'sdg'. Choose from: sgd"),
+        ("sgd:rate=1", "no setting 'rate'. It has: lr"),
+        ("sgd:lr", "Write name:setting=value"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cure(text, message):
+    with pytest.raises(ValueError, match=message):
+        chosen(text, "mlp")
+
+
+@pytest.mark.parametrize("text", ["cgq:momentum=heavy", "cgq:fit=cubic"])
+def test_an_unknown_rule_is_named_with_the_known_ones(text):
+    with pytest.raises(ValueError, match=r"Choose from: (polak_ribiere|two_point)"):
+        chosen(text, "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
+
+
+def test_a_missing_library_is_named_with_its_cure(monkeypatch):
+    monkeypatch.setattr("cgqbench.methods.find_spec", lambda name: None)
+    with pytest.raises(
+        ValueError, match=r'needs the library prodigyopt.*pip install "cgq\[bench\]'
+    ):
+        chosen("prodigy", "mlp")
+    assert chosen("sgd", "mlp").label == "SGD"
+
+
+def test_the_armijo_trial_doubles_over_an_epoch():
+    (group,) = chosen("armijo", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0).param_groups
+    assert group["growth"] ** BUDGET.batches == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("method", ["sgd_cosine", "adamw_cosine"])
+def test_the_cosine_ends_at_zero_with_the_run(method):
+    found = chosen(method, "mlp")
+    optimizer = found.optimizer(nn.Linear(2, 2), BUDGET, 0)
+    scheduler = found.scheduler(optimizer, BUDGET)
+    rates = []
+    for _ in range(BUDGET.steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert max(rates) == pytest.approx(found.settings["lr"])
+    assert rates[-1] < 0.01 * max(rates)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_says_what_it_applied(method):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    inputs, targets = torch.randn(8, 3), torch.randn(8, 2)
+    optimizer = chosen(method, "mlp").optimizer(model, BUDGET, 0)
+
+    def closure(backward=True):
+        if backward:
+            optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        if backward:
+            loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    applied, beta = step_size(optimizer), momentum(optimizer)
+    assert (applied is None) == (method == "cocob")
+    assert applied is None or 0 < float(applied) < 10
+    assert beta is None or 0 <= float(beta) < 1
+
+
+def test_the_experiments_are_the_papers():
+    table1, table2 = EXPERIMENTS["table1"], EXPERIMENTS["table2"]
+    assert [(c.dataset, c.network, c.epochs) for c in table1.columns] == [
+        ("mnist", "mlp", 20),
+        ("svhn", "vgg16", 40),
+        ("svhn", "resnet110", 40),
+        ("svhn", "densenet100", 40),
+    ]
+    assert {(c.dataset, c.network, c.epochs) for c in table2.columns} == {
+        (dataset, network, 200)
+        for dataset in ("cifar10", "cifar100")
+        for network in ("vgg16", "resnet164", "densenet100")
+    }
+    assert set(PAPER_METHODS) | set(TODAYS_METHODS) == set(METHODS)
+    for experiment in EXPERIMENTS.values():
+        for cell in experiment.cells(seeds=1):
+            assert chosen(cell.method, cell.network).settings
+
+
+def test_only_keeps_what_is_named_and_refuses_what_is_not():
+    table = EXPERIMENTS["table1"]
+    cells = table.cells(2, ["svhn", "vgg16", "cgq"])
+    assert [(c.dataset, c.network, c.method, c.seed) for c in cells] == [
+        ("svhn", "vgg16", "cgq", 0),
+        ("svhn", "vgg16", "cgq", 1),
+    ]
+    with pytest.raises(ValueError, match=r"table1 has no 'cifar10'. Choose from: .*mnist"):
+        table.cells(1, ["cifar10"])
