@@ -1,0 +1,211 @@
+"""One cell from start to end: its record, its checkpoints, and where it continues."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cgqbench.cell import Cell
+from cgqbench.feed import Feed
+from cgqbench.machine import hardware, versions
+from cgqbench.meter import Glance
+from cgqbench.methods import chosen
+from cgqbench.record import Line, Record, RecordError
+from cgqbench.task import Task, task_of
+from cgqbench.tensorboard_log import tensorboard_log
+from cgqbench.train import Learner, all_finite, evaluated, parameter_count, train_epoch
+
+# What may differ between the run that began a cell and the one that continues it.
+INCIDENTAL = ("command",)
+# What may differ between a finished cell and one that is asked for again.
+CIRCUMSTANCES = (*INCIDENTAL, "device", "hardware", "threads", "versions")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how cells are run; none of it is part of what a cell is."""
+
+    records: Path
+    device: str = "cpu"
+    threads: int = 1
+    resume: bool = False
+    command: str = ""
+    tensorboard: Path | None = None
+
+
+Tell = Callable[[Glance | Line], None]
+
+
+def record_path(cell: Cell, records: Path) -> Path:
+    """Where a cell's record is."""
+    return records / cell.experiment / f"{cell.name}.jsonl"
+
+
+def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
+    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row."""
+    with Record(record_path(cell, conditions.records)) as record:
+        if record.ended:
+            check_same(cell, record)
+            return
+        device = torch.device(conditions.device)
+        set_up(device, conditions.threads)
+        task = task_of(cell)
+        feed = Feed(task, device, cell.batch_size, cell.seed)
+        learner = Learner(cell, task, feed, device)
+        header = header_of(cell, learner, feed, conditions)
+        done = _continued(record, header, learner, conditions.resume)
+        if not record.lines:
+            record.append(header)
+        with tensorboard_log(conditions.tensorboard, cell) as log:
+            while done < cell.epochs and not _diverged(record):
+                done += 1
+                row = _epoch(cell, task, feed, learner, record, done, tell)
+                log(row)
+                tell(row)
+        record.append(_end(record))
+        record.checkpoint.unlink(missing_ok=True)
+
+
+def header_of(cell: Cell, learner: Learner, feed: Feed, conditions: Conditions) -> Line:
+    """A record's first line: what the cell is, and what it was run on."""
+    device = torch.device(conditions.device)
+    method = chosen(cell.method, cell.network)
+    return {
+        "kind": "cell",
+        **cell.as_dict(),
+        "label": method.label,
+        "settings": method.settings,
+        "parameters": parameter_count(learner.model),
+        "batches": len(feed),
+        "device": device.type,
+        "hardware": hardware(device),
+        "threads": conditions.threads,
+        "versions": versions(),
+        "command": conditions.command,
+    }
+
+
+def check_same(cell: Cell, record: Record) -> None:
+    """Refuse a record of another cell under the same name."""
+    header = record.header or {}
+    wanted = {**cell.as_dict(), "settings": chosen(cell.method, cell.network).settings}
+    _refuse_differences(record, header, wanted, CIRCUMSTANCES)
+
+
+def set_up(device: torch.device, threads: int) -> None:
+    """The same arithmetic on every run: as many threads, kernels that repeat themselves."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
+def _epoch(
+    cell: Cell,
+    task: Task,
+    feed: Feed,
+    learner: Learner,
+    record: Record,
+    epoch: int,
+    tell: Tell,
+) -> Line:
+    """Train, evaluate and record one epoch.
+
+    The checkpoint, which holds the row, comes first: whatever happens between the two, the row
+    can be written, and nothing is trained twice.
+    """
+    began = time.perf_counter()
+    trained = train_epoch(learner, task, feed, cell, epoch, tell)
+    trained_at = time.perf_counter()
+    tested = evaluated(learner, task, feed, epoch)
+    ended = time.perf_counter()
+    if not all_finite(learner.model):
+        tested["test_loss"] = None
+    row = {"kind": "epoch", "epoch": epoch, **trained, **tested}
+    _save(record.checkpoint, {"row": row, "learner": learner.state_dict()})
+    record.append(row)
+    record.append_time(
+        {
+            "epoch": epoch,
+            "train_seconds": round(trained_at - began, 4),
+            "evaluation_seconds": round(ended - trained_at, 4),
+        }
+    )
+    return row
+
+
+def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> int:
+    """Bring the learner to where the record stands; how many epochs are done."""
+    if not record.lines:
+        return 0
+    if not resume:
+        raise RecordError(
+            f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
+            "or --restart to begin again."
+        )
+    _refuse_differences(record, record.header or {}, header, INCIDENTAL)
+    if not record.checkpoint.exists():
+        if record.epochs:
+            raise RecordError(
+                f"{record.checkpoint} is missing, so {record.path} cannot be continued. Add "
+                "--restart to begin again."
+            )
+        return 0
+    saved = torch.load(record.checkpoint, weights_only=True)
+    row: Line = saved["row"]
+    if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
+        record.append(row)
+    elif row["epoch"] != record.epochs:
+        raise RecordError(
+            f"{record.checkpoint} is of epoch {row['epoch']}, {record.path} holds "
+            f"{record.epochs}. Add --restart to begin again."
+        )
+    learner.load_state_dict(saved["learner"])
+    return record.epochs
+
+
+def _diverged(record: Record) -> bool:
+    """Whether the last epoch came to nothing; a batch that its method left out is no harm."""
+    row = record.lines[-1]
+    if row["kind"] != "epoch":
+        return False
+    return row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"])
+
+
+def _end(record: Record) -> Line:
+    if _diverged(record):
+        reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
+        return {"kind": "end", "status": "diverged", "reason": reason}
+    return {"kind": "end", "status": "finished"}
+
+
+def _refuse_differences(
+    record: Record, found: Line, wanted: Line, incidental: tuple[str, ...]
+) -> None:
+    differing = [
+        f"{key} {found.get(key)!r}, not {value!r}"
+        for key, value in wanted.items()
+        if key not in incidental and found.get(key) != value
+    ]
+    if differing:
+        raise RecordError(
+            f"{record.path} was made with {'; '.join(differing)}. Add --restart to begin again, "
+            "or choose another folder with --out."
+        )
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    """Put a checkpoint in the place of the last one in a single, durable move."""
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

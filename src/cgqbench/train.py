@@ -1,0 +1,162 @@
+"""The loop: one `step(closure)` for every method, one row for every epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, update_bn
+
+from cgq import anytime_average
+from cgqbench.cell import Cell
+from cgqbench.feed import Feed
+from cgqbench.meter import Glance, Meter, finite
+from cgqbench.methods import chosen
+from cgqbench.optimizers import Budget
+from cgqbench.record import Line
+from cgqbench.seeds import derived, seed_everything
+from cgqbench.task import Task
+
+# Batches that re-estimate BatchNorm's statistics for averaged weights.
+SAMPLE = 30
+# Seconds between two looks at a running epoch; each costs a synchronisation on a GPU.
+PATIENCE = 0.25
+
+
+Watch = Callable[[Glance], None]
+
+
+class Learner:
+    """Everything a run changes: model, optimizer, schedule and averaged weights."""
+
+    def __init__(self, cell: Cell, task: Task, feed: Feed, device: torch.device) -> None:
+        method = chosen(cell.method, cell.network)
+        seed_everything(derived(cell.seed, "initialisation"))
+        self.model = task.model().to(device)
+        budget = Budget(cell.epochs, len(feed))
+        self.optimizer = method.optimizer(self.model, budget, derived(cell.seed, "method"))
+        self.scheduler = method.scheduler(self.optimizer, budget)
+        self.averaged = (
+            AveragedModel(self.model, multi_avg_fn=anytime_average()) if cell.average else None
+        )
+
+    def _parts(self) -> dict[str, Any]:
+        parts = vars(self)
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every part."""
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+
+def parameter_count(model: nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def train_epoch(
+    learner: Learner, task: Task, feed: Feed, cell: Cell, epoch: int, watch: Watch
+) -> Line:
+    """Train for one epoch; what it came to, as part of a record's row.
+
+    Everything random in an epoch starts from the seed and the epoch's number, so that a run
+    continues from a checkpoint exactly as it would have gone on.
+    """
+    seed_everything(derived(cell.seed, "noise", epoch))
+    model, optimizer = learner.model, learner.optimizer
+    model.train()
+    meter = Meter()
+    next_look = time.monotonic() + PATIENCE
+    for batch, (inputs, targets) in enumerate(feed.epoch(epoch), 1):
+        closure = closure_of(model, optimizer, task, inputs, targets)
+        loss: Any = optimizer.step(closure)  # type: ignore[arg-type]
+        if learner.scheduler is not None:
+            learner.scheduler.step()
+        if learner.averaged is not None:
+            learner.averaged.update_parameters(model)
+        meter.add(loss, optimizer)
+        if time.monotonic() > next_look:
+            watch(meter.glance(epoch, batch, len(feed)))
+            next_look = time.monotonic() + PATIENCE
+    return meter.row(optimizer)
+
+
+def closure_of(
+    model: nn.Module, optimizer: Optimizer, task: Task, inputs: Tensor, targets: Tensor
+) -> Callable[[bool], Tensor]:
+    """The loss of a batch, in the form that every optimizer takes.
+
+    Called without argument, as torch's own do, it runs backward(); ours ask for it by name.
+    """
+
+    def closure(backward: bool = True) -> Tensor:
+        if backward:
+            optimizer.zero_grad()
+        loss = task.loss(model(inputs), targets)
+        if backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    return closure
+
+
+def evaluated(learner: Learner, task: Task, feed: Feed, epoch: int) -> Line:
+    """Loss and accuracy on the test data, of the running weights and of their average."""
+    with evaluation_mode(learner.optimizer):
+        loss, accuracy = on_test_data(learner.model, task, feed)
+    average_loss = average_accuracy = None
+    if learner.averaged is not None:
+        update_bn(feed.sample(SAMPLE, epoch), learner.averaged)
+        average_loss, average_accuracy = on_test_data(learner.averaged, task, feed)
+    return {
+        "test_loss": loss,
+        "test_accuracy": accuracy,
+        "average_test_loss": average_loss,
+        "average_test_accuracy": average_accuracy,
+    }
+
+
+@torch.no_grad()
+def on_test_data(model: nn.Module, task: Task, feed: Feed) -> tuple[float | None, float | None]:
+    """Mean loss and accuracy in percent on the test data; accuracy only of classifications."""
+    model.eval()
+    loss = hits = answers = examples = 0.0
+    for inputs, targets in feed.test():
+        output = model(inputs)
+        loss += task.loss(output, targets).item() * len(targets)
+        examples += len(targets)
+        if not targets.is_floating_point() and output.dim() == targets.dim() + 1:
+            hits += (output.argmax(1) == targets).sum().item()
+            answers += targets.numel()
+    model.train()
+    return finite(loss / examples), 100.0 * hits / answers if answers else None
+
+
+@contextmanager
+def evaluation_mode(optimizer: Optimizer) -> Iterator[None]:
+    """Show the weights that an optimizer with modes (Schedule-Free) wants evaluated."""
+    modes = callable(getattr(optimizer, "eval", None)) and callable(
+        getattr(optimizer, "train", None)
+    )
+    if modes:
+        optimizer.eval()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if modes:
+            optimizer.train()  # type: ignore[attr-defined]
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Whether every parameter is a finite number."""
+    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
