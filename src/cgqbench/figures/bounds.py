@@ -1,0 +1,89 @@
+"""The ablation over the ceilings of step and momentum (the paper's figure 3c)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LogNorm
+from matplotlib.patches import Rectangle
+
+from cgqbench.figures.canvas import QUIET, canvas, heading, one_problem, plain_decades, saved
+from cgqbench.record import Line, Run
+from cgqbench.summary import Entry, problem_of, shown_loss, summary
+
+
+def ablation_bounds(runs: Sequence[Run], path: Path) -> Path:
+    """A map of the train loss over α_max × β_max; hatched where a seed or all of them diverged."""
+    methods = one_problem(runs)
+    place = {method: _bounds(group[0].header) for method, group in methods.items()}
+    steps = sorted({step for step, _ in place.values()})
+    momenta = sorted({momentum for _, momentum in place.values()})
+    entries = {place[entry.method]: entry for entry in summary(runs)}
+    losses = np.full((len(momenta), len(steps)), np.nan)
+    for (step, momentum), entry in entries.items():
+        if "train_loss" in entry.values:
+            losses[momenta.index(momentum), steps.index(step)] = entry.values["train_loss"].mean
+
+    figure, (axis,) = canvas(1, 1, (9.0, 1.8 + 0.5 * len(momenta)))
+    axis.grid(visible=False)
+    norm = _norm(losses)
+    colours = colormaps["cividis_r"]
+    image = axis.imshow(losses, norm=norm, cmap=colours, aspect="auto", origin="lower")
+    for (step, momentum), entry in entries.items():
+        at = steps.index(step), momenta.index(momentum)
+        _write(axis, at, entry, norm, colours)
+    axis.set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
+    axis.set_yticks(range(len(momenta)), [f"{momentum:g}" for momentum in momenta])
+    axis.set_xlabel(r"ceiling of the step, $\alpha_{max}$")
+    axis.set_ylabel(r"ceiling of the momentum, $\beta_{max}$")
+    bar = figure.colorbar(image, ax=axis, pad=0.015)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(which="both", labelsize=8, colors=QUIET)
+    plain_decades(bar.ax.yaxis)
+    heading(figure, f"Train loss, {problem_of(runs[0].header).title} (hatched: seeds diverged)")
+    return saved(figure, path)
+
+
+def _bounds(header: Line) -> tuple[float, float]:
+    settings = header.get("settings", {})
+    if not {"lr", "max_momentum"} <= settings.keys():
+        raise ValueError(
+            f"The map of ceilings needs the settings lr and max_momentum; {header['method']} does "
+            "not have both. Run it as cgq:lr=...,max_momentum=..."
+        )
+    return float(settings["lr"]), float(settings["max_momentum"])
+
+
+def _norm(losses: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> LogNorm:
+    known = losses[np.isfinite(losses) & (losses > 0)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.1, 1.0)
+    return LogNorm(low, high if high > low else 2 * low, clip=True)
+
+
+def _write(axis: Axes, at: tuple[int, int], entry: Entry, norm: LogNorm, colours: Colormap) -> None:
+    value = entry.values.get("train_loss")
+    ink = QUIET
+    if value is not None:
+        red, green, blue, _ = colours(float(norm(value.mean)))
+        ink = "#1c2128" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
+    if entry.diverged:
+        corner = (at[0] - 0.5, at[1] - 0.5)
+        axis.add_patch(
+            Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor="#9aa2ab", linewidth=0)
+        )
+    text = "–" if value is None else shown_loss(value.mean)
+    if entry.diverged:
+        text += f"\n{entry.diverged}/{entry.seeds} diverged"
+    axis.text(
+        *at,
+        text,
+        ha="center",
+        va="center",
+        fontsize=8,
+        color=ink,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2} if value is None else None,
+    )

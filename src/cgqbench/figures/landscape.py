@@ -1,0 +1,77 @@
+"""The loss along the line of a search, with both parabolas (the paper's figure 1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from cgqbench.figures.canvas import INK, QUIET, canvas, heading, saved, title
+from cgqbench.palette import STYLES
+from cgqbench.record import Line
+from cgqbench.searches import Searches, roughness
+from cgqbench.summary import label_of, problem_of
+
+PARABOLAS = (
+    ("two_point", "two-point parabola", STYLES["scgq"].colour, (5.0, 2.5)),
+    ("least_squares", "least-squares parabola", STYLES["adam"].colour, (1.5, 1.5)),
+)
+
+
+def landscape(found: Searches, path: Path) -> Path:
+    """The smoothest and the roughest of the lines in a landscape file, side by side."""
+    lines = sorted(found.lines, key=roughness)
+    figure, axes = canvas(1, 2, (9.0, 3.8))
+    for axis, line, name in zip(
+        axes, (lines[0], lines[-1]), ("Smoothest", "Roughest"), strict=True
+    ):
+        title(axis, f"{name} of {len(lines)}: step {line['step']}, epoch {line['epoch']}")
+        _draw(axis, line)
+    axes[0].set_ylabel("loss of the mini-batch")
+    handles, labels = axes[0].get_legend_handles_labels()
+    known = dict(zip(labels, handles, strict=True))
+    for axis in axes[1:]:
+        known.update(dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)))
+    figure.legend(
+        known.values(),
+        known.keys(),
+        loc="outside lower center",
+        ncols=len(known),
+        frameon=False,
+        fontsize=9,
+    )
+    header = found.header
+    heading(figure, f"{problem_of(header).title}, {label_of(header)}")
+    return saved(figure, path)
+
+
+def _draw(axis: Axes, line: Line) -> None:
+    grid = np.array(line["grid"], dtype=float)
+    losses = _numbers(line["losses"])
+    axis.plot(grid, losses, color=INK, linewidth=1.8, label="loss along the line")
+    for key, name, colour, dash in PARABOLAS:
+        if line[key] is not None:
+            axis.plot(
+                grid,
+                np.polyval(line[key], grid),
+                color=colour,
+                linestyle=(0, dash),
+                linewidth=1.8,
+                label=name,
+            )
+    trials = _numbers(line["trial_losses"])
+    axis.plot(line["trial_steps"], trials, "o", color=INK, mfc="white", ms=6, label="trials")
+    axis.axvline(
+        line["step_size"], color=STYLES["cgq"].colour, linewidth=1.3, label="step taken", zorder=0
+    )
+    seen = np.concatenate([losses, trials, [line["loss"]]])
+    seen = seen[np.isfinite(seen)]
+    low, high = float(seen.min()), float(seen.max())
+    margin = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    axis.set_ylim(low - margin, high + margin)
+    axis.set_xlabel("step α", color=QUIET)
+
+
+def _numbers(values: list[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
