@@ -1,0 +1,212 @@
+"""The command `cgq`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cgqbench import options as opt
+from cgqbench.cell import Cell
+from cgqbench.experiments import EXPERIMENTS
+from cgqbench.methods import METHODS
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Compare optimizers honestly, and reproduce the paper behind CGQ.
+
+Start with `cgq compare`: it trains a small network on MNIST with four methods, prints a table and
+writes plots and a page to look at. Every run can be interrupted and continued with `--resume`.
+""",
+)
+data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, download, where they are.")
+app.add_typer(data_app, name="data")
+
+
+@app.command()
+def compare(
+    methods: opt.Methods = ["sgd", "adam", "cgq", "scgq"],  # noqa: B006 (typer copies it)
+    dataset: opt.Dataset = "mnist",
+    network: opt.Network = "mlp",
+    task: opt.Task = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs for every method.")] = 5,
+    seeds: opt.Seeds = 1,
+    batch_size: opt.BatchSize = 64,
+    average: opt.Average = True,
+    out: opt.Out = Path("out/compare"),
+    resume: opt.Resume = False,
+    restart: opt.Restart = False,
+    jobs: opt.Jobs = None,
+    threads: opt.Threads = 1,
+    device: opt.Device = "auto",
+    engine: opt.Engine = "local",
+    tensorboard: opt.TensorBoard = False,
+) -> None:
+    """Train one network with several methods, side by side, from the same initial point.
+
+    Try `cgq compare -m sgd -m sgd:lr=0.1 -m scgq` or, on your own model and data,
+    `cgq compare --task examples/my_task.py`. A method may carry settings: `name:setting=value,...`.
+    `cgq methods` lists them.
+    """
+    if task is not None:
+        dataset, network = task.stem, "task"
+    cells = [
+        Cell(
+            "compare",
+            dataset,
+            network,
+            method,
+            seed,
+            epochs,
+            batch_size,
+            average,
+            str(task) if task else None,
+        )
+        for seed in range(seeds)
+        for method in methods
+    ]
+    run = opt.Run(out, resume, restart, jobs, threads, device, engine, tensorboard)
+    with opt.clear_errors():
+        run.cells(cells)
+
+
+@app.command()
+def reproduce(
+    item: Annotated[
+        str, typer.Argument(help=f"What of the paper: {', '.join(EXPERIMENTS)}, figure1.")
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A data set, network or method to keep; may be given several times."),
+    ] = None,
+    seeds: opt.Seeds = 3,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs, instead of the paper's budget.")
+    ] = None,
+    average: opt.Average = True,
+    out: opt.Out = Path("out/reproduce"),
+    resume: opt.Resume = False,
+    restart: opt.Restart = False,
+    jobs: opt.Jobs = None,
+    threads: opt.Threads = 1,
+    device: opt.Device = "auto",
+    engine: opt.Engine = "local",
+    tensorboard: opt.TensorBoard = False,
+) -> None:
+    """Run an experiment of the paper and write its table or figure.
+
+    `cgq reproduce table1 --only mnist --seeds 3` takes half an hour on two cores; the other columns
+    want a GPU. `figure1` is the landscape along the search line, `figure2` the run time,
+    `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the dynamics; `today1` and
+    `today2` are the tables' columns with the tuning-free methods published since.
+    """
+    with opt.clear_errors():
+        if item == "figure1":
+            landscape(out=out)
+            return
+        if item not in EXPERIMENTS:
+            known = ", ".join([*EXPERIMENTS, "figure1"])
+            raise ValueError(f"There is no {item!r} in the paper. Choose from: {known}.")
+        cells = EXPERIMENTS[item].cells(seeds, only or (), epochs, average)
+        opt.Run(out, resume, restart, jobs, threads, device, engine, tensorboard).cells(cells)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder with records.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where plots, tables and the page go. Default: the folder.")
+    ] = None,
+) -> None:
+    """Make tables, plots and the page again from records alone; nothing is trained."""
+    from cgqbench.outcome import write_outcome
+
+    with opt.clear_errors():
+        write_outcome(folder, out or folder, Console())
+
+
+@app.command()
+def landscape(
+    dataset: opt.Dataset = "mnist",
+    network: opt.Network = "mlp",
+    method: Annotated[
+        str, typer.Option("-m", "--method", help="cgq or scgq, maybe with settings.")
+    ] = "cgq",
+    task: opt.Task = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How far to train.")] = 1,
+    looks: Annotated[int, typer.Option(min=2, help="How many searches to draw.")] = 24,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    out: opt.Out = Path("out/landscape"),
+    device: opt.Device = "auto",
+) -> None:
+    """Draw the loss along the search line, with both parabolas, at moments of a training run.
+
+    The moments are dense at the start, where the landscape is rough, and sparse later.
+    """
+    from cgqbench.outcome import write_outcome
+    from cgqbench.runner import Conditions
+    from cgqbench.survey import survey
+
+    with opt.clear_errors():
+        if task is not None:
+            dataset, network = task.stem, "task"
+        cell = Cell(
+            "figure1", dataset, network, method, seed, epochs, task=str(task) if task else None
+        )
+        console = Console()
+        where = Conditions(out / "records", opt.device_of(device), command=opt.command_line())
+        survey(cell, where, looks, console)
+        write_outcome(out, out, console)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and their settings for the paper's networks."""
+    from rich.table import Table
+
+    table = Table("name", "method", "settings (MLP)")
+    for name, method in METHODS.items():
+        settings = ", ".join(f"{k}={v}" for k, v in method.settings_for("mlp").items())
+        table.add_row(name, method.label, settings)
+    Console().print(table)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Say which data sets there are, and which of them are at hand."""
+    from cgqbench.data import NAMES, MissingData, data_folder, load
+
+    console = Console()
+    for name in NAMES:
+        try:
+            found = load(name)
+            state = f"{len(found.train.labels):,} + {len(found.test.labels):,} images, ready"
+        except MissingData:
+            state = f"missing: cgq data get {name}"
+        console.print(f"{name:14} {state}", highlight=False)
+    console.print(f"in {data_folder()}", highlight=False, soft_wrap=True)
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="The data set: cgq data list names them.")],
+) -> None:
+    """Download a data set's official files, check them, and keep them in the data folder."""
+    from cgqbench.data import fetch, load
+
+    with opt.clear_errors():
+        fetch(name)
+        found = load(name)
+        count, tests = len(found.train.labels), len(found.test.labels)
+        Console().print(f"{escape(name)}: {count:,} + {tests:,} images, ready")
+
+
+def main() -> None:
+    """Run the command."""
+    app()

@@ -1,0 +1,63 @@
+"""A training run that stops now and then to look along its search line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from cgq import CGQ
+from cgqbench.cell import Cell
+from cgqbench.feed import Feed
+from cgqbench.landscape import landscape
+from cgqbench.record import Line
+from cgqbench.runner import Conditions, header_of, record_path, set_up
+from cgqbench.seeds import derived, seed_everything
+from cgqbench.task import task_of
+from cgqbench.train import Learner, closure_of
+
+
+def survey(cell: Cell, conditions: Conditions, looks: int, console: Console) -> Path:
+    """Train a cell with CGQ and write the landscapes of about `looks` searches; the file."""
+    device = torch.device(conditions.device)
+    set_up(device, conditions.threads)
+    task = task_of(cell)
+    feed = Feed(task, device, cell.batch_size, cell.seed)
+    learner = Learner(cell, task, feed, device)
+    if not isinstance(learner.optimizer, CGQ):
+        raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
+    lines: list[Line] = [header_of(cell, learner, feed, conditions)]
+    wanted = moments(cell.epochs * len(feed), looks)
+    step = 0
+    for epoch in range(1, cell.epochs + 1):
+        seed_everything(derived(cell.seed, "noise", epoch))
+        learner.model.train()
+        batches = track(
+            feed.epoch(epoch), f"epoch {epoch}", len(feed), console=console, transient=True
+        )
+        for inputs, targets in batches:
+            step += 1
+            closure = closure_of(learner.model, learner.optimizer, task, inputs, targets)
+            if wanted and step >= wanted[0]:
+                seen = landscape(learner.model, learner.optimizer, closure)
+                if seen is not None:  # otherwise the next batch that is searched
+                    lines.append(seen.as_line(step=step, epoch=epoch))
+                    wanted = [moment for moment in wanted if moment > step]
+            else:
+                learner.optimizer.step(closure)
+    path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    return path
+
+
+def moments(steps: int, looks: int) -> list[int]:
+    """Steps at which to look: dense at the start, where the landscape is rough, then sparser.
+
+    >>> moments(1000, 4)
+    [1, 10, 100, 1000]
+    """
+    return sorted({round(steps ** (look / (looks - 1))) for look in range(looks)})

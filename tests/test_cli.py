@@ -1,0 +1,158 @@
+"""The command: what it prints, what it writes, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cgqbench.cli import app
+from cgqbench.record import runs
+
+TASK = str(Path(__file__).with_name("small_task.py"))
+QUICK = ["compare", "--task", TASK, "-m", "sgd", "-m", "scgq", "--epochs", "2"]
+
+
+def cgq(*words: str):
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "120"})
+
+
+def check_succeeded(result):
+    assert result.exit_code == 0, result.output
+
+
+def test_compare_trains_prints_the_table_and_says_where_to_look(tmp_path):
+    result = cgq(*QUICK, "--out", str(tmp_path), "--tensorboard")
+    check_succeeded(result)
+    assert "SGD" in result.output
+    assert "sCGQ(2pt)" in result.output
+    assert "report.html" in result.output.strip().splitlines()[-1]
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert "SGD" in (tmp_path / "table.md").read_text()
+    assert len(list((tmp_path / "plots").glob("*.png"))) >= 2
+    assert {run.header["method"] for run in runs(tmp_path)} == {"sgd", "scgq"}
+    assert all(run.end == {"kind": "end", "status": "finished"} for run in runs(tmp_path))
+    assert len(list((tmp_path / "tensorboard").rglob("events*"))) == 2
+    again = cgq(*QUICK, "--out", str(tmp_path))
+    check_succeeded(again)
+    assert "2 of 2 runs are finished already" in again.output
+    restarted = cgq(*QUICK, "--out", str(tmp_path), "--restart")
+    check_succeeded(restarted)
+    assert "finished already" not in restarted.output
+
+
+def test_report_needs_records_alone(tmp_path):
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path / "run")))
+    result = cgq("report", str(tmp_path / "run"), "--out", str(tmp_path / "page"))
+    check_succeeded(result)
+    assert (tmp_path / "page" / "report.html").exists()
+    assert (tmp_path / "page" / "table.md").exists()
+
+
+def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
+    example = Path(__file__).parents[1] / "examples" / "my_task.py"
+    words = ["--task", str(example), "-m", "adam", "-m", "cgq", "--epochs", "1"]
+    check_succeeded(cgq("compare", *words, "--out", str(tmp_path)))
+    assert len(runs(tmp_path)) == 2
+    for run in runs(tmp_path):
+        assert run.epochs[0]["test_accuracy"] is None
+        assert run.epochs[0]["test_loss"] > 0
+
+
+def test_landscape_records_lines_and_draws_them(tmp_path):
+    result = cgq(
+        "landscape", "--task", TASK, "--epochs", "2", "--looks", "6", "--out", str(tmp_path)
+    )
+    check_succeeded(result)
+    (path,) = (tmp_path / "records").rglob("*.landscape.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["kind"] == "cell"
+    assert {line["kind"] for line in lines[1:]} == {"landscape"}
+    assert len(lines) >= 5
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "-m", "sdg"], "no method 'sdg'"),
+        (["compare", "--network", "alexnet"], "mlp"),
+        (["compare", "--dataset", "imagenet"], "mnist"),
+        (["compare", "--task", "nowhere.py"], "no task file"),
+        (["compare", "--device", "warp"], "--device cpu"),
+        (["compare", "--engine", "slurm"], "Choose from: local, ray"),
+        (["reproduce", "table9"], "Choose from: table1"),
+        (["reproduce", "table1", "--only", "imagenet"], "has no 'imagenet'"),
+        (["report", "nowhere"], "cgq compare"),
+        (["landscape", "-m", "sgd", "--task", TASK], "Use cgq or scgq"),
+        (["data", "get", "imagenet"], "mnist"),
+    ],
+)
+def test_an_error_names_its_cure_and_is_no_traceback(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = cgq(*words)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def model(): pass", "no function data()"),
+        ("def model(): pass\ndef data(): return 1, 2", "must return four tensors"),
+        (
+            "import torch\ndef model(): pass\n"
+            "def data(): return torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(1)",
+            "3 training inputs and 2 targets",
+        ),
+        ("def model(): pass\ndef data(): return 'a', 'b', 'c', 'd'", "must return tensors"),
+    ],
+)
+def test_a_task_file_that_cannot_be_used_is_told_why(text, message, tmp_path):
+    path = tmp_path / "task.py"
+    path.write_text(text)
+    result = cgq("compare", "--task", str(path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
+    path = tmp_path / "task.py"
+    path.write_text(
+        Path(TASK).read_text() + "\ndef loss(output, target):\n"
+        "    import traceback\n"
+        "    if any('pal.py' in frame.filename for frame in traceback.extract_stack()):\n"
+        "        raise ArithmeticError('not with PAL')\n"
+        "    return torch.nn.functional.cross_entropy(output, target)\n"
+    )
+    words = ["compare", "--task", str(path), "-m", "pal", "-m", "sgd", "--epochs", "1"]
+    result = cgq(*words, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "not with PAL" in result.output
+    assert [run.header["method"] for run in runs(tmp_path / "out") if run.end] == ["sgd"]
+
+
+def test_help_teaches():
+    result = cgq("--help")
+    check_succeeded(result)
+    for command in ("compare", "reproduce", "report", "landscape", "data"):
+        assert command in result.output
+    assert "cgq compare" in result.output
+    assert "--task" in cgq("compare", "--help").output
+
+
+def test_methods_lists_them_all():
+    from cgqbench.methods import METHODS
+
+    output = cgq("methods").output
+    assert all(name in output for name in METHODS)
+
+
+def test_data_list_shows_mnist_ready_and_how_to_get_the_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("CGQ_DATA", str(tmp_path))
+    output = cgq("data", "list").output
+    assert "60,000 + 10,000 images, ready" in output
+    assert "cgq data get cifar10" in output
