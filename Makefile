@@ -1,4 +1,4 @@
-# make demo    set up, then train a network with CGQ and with SGD at many rates, side by side
+# make demo    set up, then train the paper's MLP on MNIST with four methods, side by side
 # make test    set up, then every check and test
 # make check   formatting, lint and types only
 # make bench   ratios of time and memory against plain torch, taken in one run
@@ -12,7 +12,8 @@ READY  := $(VENV)/.ready
 .PHONY: demo test check bench correctness clean
 
 demo: $(READY)
-	$(PYTHON) examples/demo.py
+	@$(VENV)/bin/cgq landscape --out out/demo --quiet
+	@$(VENV)/bin/cgq compare --epochs 5 --out out/demo --resume
 
 test: check
 	$(PYTHON) -m pytest -n 2 -q
@@ -24,6 +25,7 @@ check: $(READY)
 
 bench: $(READY)
 	COLUMNS=110 $(PYTHON) benchmarks/speed.py | tee results/speed.txt
+	COLUMNS=110 $(PYTHON) benchmarks/loop.py | tee results/loop.txt
 
 correctness: $(READY)
 	$(PYTHON) -m pip install -q -c constraints.txt -r benchmarks/rivals.txt

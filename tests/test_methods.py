@@ -8,8 +8,8 @@ from torch import nn
 
 from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
 from cgqbench.methods import METHODS, chosen
-from cgqbench.optimizers import Budget
 from cgqbench.readings import momentum, step_size
+from cgqbench.schedules import Budget
 
 BUDGET = Budget(epochs=4, batches=10)
 

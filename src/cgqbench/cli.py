@@ -143,6 +143,8 @@ def landscape(
     looks: Annotated[int, typer.Option(min=2, help="How many searches to draw.")] = 24,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     out: opt.Out = Path("out/landscape"),
+    restart: opt.Restart = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Record only; draw nothing yet.")] = False,
     device: opt.Device = "auto",
 ) -> None:
     """Draw the loss along the search line, with both parabolas, at moments of a training run.
@@ -161,8 +163,9 @@ def landscape(
         )
         console = Console()
         where = Conditions(out / "records", opt.device_of(device), command=opt.command_line())
-        survey(cell, where, looks, console)
-        write_outcome(out, out, console)
+        survey(cell, where, looks, restart, console)
+        if not quiet:
+            write_outcome(out, out, console)
 
 
 @app.command()

@@ -16,8 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from cgqbench import optimizers
-from cgqbench.optimizers import Budget, Factory, Schedule
+from cgqbench import libraries, optimizers, schedules
+from cgqbench.optimizers import Factory
+from cgqbench.schedules import Budget, Schedule
 
 Settings = Mapping[str, Any]
 
@@ -72,13 +73,13 @@ METHODS: dict[str, Method] = {
     "adam": Method("Adam", optimizers.adam, {"lr": 1e-3}, _decayed(vgg={"lr": 1e-4})),
     "lookahead": Method(
         "Lookahead",
-        optimizers.lookahead,
+        libraries.lookahead,
         {**_PAPER_SGD, "k": 5, "alpha": 0.5},
         _PAPER_SGD_FAMILIES,
         library="pytorch_optimizer",
     ),
     "cocob": Method(
-        "COCOB", optimizers.cocob, {"alpha": 100.0}, _decayed(), library="parameterfree"
+        "COCOB", libraries.cocob, {"alpha": 100.0}, _decayed(), library="parameterfree"
     ),
     "armijo": Method("Armijo", optimizers.armijo, {"lr": 0.5, "c": 0.1, "backtrack": 0.9}),
     "pal": Method(
@@ -95,35 +96,35 @@ METHODS: dict[str, Method] = {
         optimizers.sgd,
         {"lr": 0.1, "momentum": 0.9},
         _decayed(mlp={"lr": 0.05}, vgg={"lr": 0.02}),
-        optimizers.cosine,
+        schedules.cosine,
     ),
     "adamw_cosine": Method(
         "AdamW + cosine",
         optimizers.adamw,
         {"lr": 1e-3, "weight_decay": 0.01},
         {"vgg": {"lr": 3e-4}},
-        optimizers.warm_cosine,
+        schedules.warm_cosine,
     ),
     "schedulefree_sgd": Method(
         "Schedule-Free SGD",
-        optimizers.schedulefree_sgd,
+        libraries.schedulefree_sgd,
         {"lr": 1.0, "momentum": 0.9},
         _decayed(),
         library="schedulefree",
     ),
     "schedulefree_adamw": Method(
         "Schedule-Free AdamW",
-        optimizers.schedulefree_adamw,
+        libraries.schedulefree_adamw,
         {"lr": 2.5e-3, "weight_decay": 0.01},
         library="schedulefree",
     ),
     "prodigy": Method(
-        "Prodigy", optimizers.prodigy, {"lr": 1.0, "weight_decay": 0.01}, library="prodigyopt"
+        "Prodigy", libraries.prodigy, {"lr": 1.0, "weight_decay": 0.01}, library="prodigyopt"
     ),
     "dadaptation": Method(
-        "D-Adaptation", optimizers.dadaptation, {"lr": 1.0}, _decayed(), library="dadaptation"
+        "D-Adaptation", libraries.dadaptation, {"lr": 1.0}, _decayed(), library="dadaptation"
     ),
-    "dog": Method("DoG", optimizers.dog, {"lr": 1.0}, _decayed(), library="dog"),
+    "dog": Method("DoG", libraries.dog, {"lr": 1.0}, _decayed(), library="dog"),
     # Beyond the paper: no rate at all. The ceiling is the step's length relative to the weights.
     "scgq_relative": Method(
         "sCGQ, relative",

@@ -1,18 +1,16 @@
-"""How each method's optimizer is made: one function each, libraries imported where they are used.
+"""How the optimizers of torch and of this project are made: one function each.
 
 The keyword arguments of a function are the settings a user may give after the method's name.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
 from cgq import (
     CGQ,
@@ -23,23 +21,10 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
-
-
-class Budget(NamedTuple):
-    """How long a run is. Only scheduled methods and Armijo's growth may look at it."""
-
-    epochs: int
-    batches: int
-    """Batches an epoch."""
-
-    @property
-    def steps(self) -> int:
-        """All steps of the run."""
-        return self.epochs * self.batches
-
+from cgqbench.baselines import PAL, Armijo
+from cgqbench.schedules import Budget
 
 Factory = Callable[..., Optimizer]
-Schedule = Callable[[Optimizer, Budget], LRScheduler]
 
 RULES: dict[str, Callable[..., Any]] = {
     rule.__name__: rule for rule in (polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan)
@@ -118,38 +103,6 @@ def adamw(
     return torch.optim.AdamW(model.parameters(), lr, weight_decay=weight_decay)
 
 
-def lookahead(
-    model: nn.Module,
-    budget: Budget,
-    seed: int,
-    *,
-    lr: float,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    k: int = 5,
-    alpha: float = 0.5,
-) -> Optimizer:
-    """Lookahead over SGD."""
-    from pytorch_optimizer import Lookahead
-
-    fast = sgd(model, budget, seed, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    return Lookahead(fast, k=k, alpha=alpha)
-
-
-def cocob(
-    model: nn.Module,
-    budget: Budget,
-    seed: int,
-    *,
-    alpha: float = 100.0,
-    weight_decay: float = 0.0,
-) -> Optimizer:
-    """COCOB, which bets on coins."""
-    from parameterfree import COCOB
-
-    return COCOB(model.parameters(), alpha=alpha, weight_decay=weight_decay)
-
-
 def armijo(
     model: nn.Module,
     budget: Budget,
@@ -160,8 +113,6 @@ def armijo(
     backtrack: float = 0.9,
 ) -> Optimizer:
     """SGD with an Armijo line search; the first trial doubles over an epoch."""
-    from cgqbench.baselines import Armijo
-
     growth = 2.0 ** (1.0 / budget.batches)
     return Armijo(model.parameters(), lr=lr, c=c, backtrack=backtrack, growth=growth, model=model)
 
@@ -177,8 +128,6 @@ def pal(
     step_factor: float = 1 / 0.6,
 ) -> Optimizer:
     """PAL, the parabolic approximation line search."""
-    from cgqbench.baselines import PAL
-
     return PAL(
         model.parameters(),
         measuring_step=measuring_step,
@@ -187,89 +136,6 @@ def pal(
         step_factor=step_factor,
         model=model,
     )
-
-
-def schedulefree_sgd(
-    model: nn.Module,
-    budget: Budget,
-    seed: int,
-    *,
-    lr: float,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    warmup_steps: int = 0,
-) -> Optimizer:
-    """Schedule-Free SGD."""
-    from schedulefree import SGDScheduleFree
-
-    optimizer = SGDScheduleFree(
-        model.parameters(), lr, momentum, weight_decay=weight_decay, warmup_steps=warmup_steps
-    )
-    optimizer.train()  # it starts in the other mode
-    return optimizer
-
-
-def schedulefree_adamw(
-    model: nn.Module,
-    budget: Budget,
-    seed: int,
-    *,
-    lr: float,
-    weight_decay: float = 0.0,
-    warmup_steps: int = 0,
-) -> Optimizer:
-    """Schedule-Free AdamW."""
-    from schedulefree import AdamWScheduleFree
-
-    optimizer = AdamWScheduleFree(
-        model.parameters(), lr, weight_decay=weight_decay, warmup_steps=warmup_steps
-    )
-    optimizer.train()  # it starts in the other mode
-    return optimizer
-
-
-def prodigy(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """Prodigy."""
-    from prodigyopt import Prodigy
-
-    return Prodigy(model.parameters(), lr, weight_decay=weight_decay)
-
-
-def dadaptation(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """Adam with D-Adaptation."""
-    from dadaptation import DAdaptAdam
-
-    return DAdaptAdam(model.parameters(), lr, weight_decay=weight_decay)
-
-
-def dog(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """DoG, distance over gradients. Its authors evaluate an average of the weights."""
-    from dog import DoG
-
-    return DoG(model.parameters(), lr=lr, weight_decay=weight_decay)
-
-
-def cosine(optimizer: Optimizer, budget: Budget) -> LRScheduler:
-    """From the full rate to zero along a cosine."""
-    return CosineAnnealingLR(optimizer, budget.steps)
-
-
-def warm_cosine(optimizer: Optimizer, budget: Budget) -> LRScheduler:
-    """A linear warm-up over a twentieth of the run, then a cosine to zero."""
-    warm = max(1, budget.steps // 20)
-
-    def factor(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, budget.steps - warm)))
-
-    return LambdaLR(optimizer, factor)
 
 
 def _named(name: str, known: dict[str, Callable[..., Any]], setting: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -20,8 +21,15 @@ from cgqbench.task import task_of
 from cgqbench.train import Learner, closure_of
 
 
-def survey(cell: Cell, conditions: Conditions, looks: int, console: Console) -> Path:
-    """Train a cell with CGQ and write the landscapes of about `looks` searches; the file."""
+def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, console: Console) -> Path:
+    """Train a cell with CGQ and write the landscapes of about `looks` searches; the file.
+
+    A file that is there already is whole, for it is written in one move at the end: it is kept
+    unless `restart`.
+    """
+    path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
+    if path.exists() and not restart:
+        return path
     device = torch.device(conditions.device)
     set_up(device, conditions.threads)
     task = task_of(cell)
@@ -48,9 +56,10 @@ def survey(cell: Cell, conditions: Conditions, looks: int, console: Console) -> 
                     wanted = [moment for moment in wanted if moment > step]
             else:
                 learner.optimizer.step(closure)
-    path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    os.replace(draft, path)
     return path
 
 

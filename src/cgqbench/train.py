@@ -17,8 +17,8 @@ from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.meter import Glance, Meter, finite
 from cgqbench.methods import chosen
-from cgqbench.optimizers import Budget
 from cgqbench.record import Line
+from cgqbench.schedules import Budget
 from cgqbench.seeds import derived, seed_everything
 from cgqbench.task import Task
 

@@ -1,6 +1,6 @@
-"""SGD at six learning rates and CGQ at none, on two interleaved spirals: `make demo`.
+"""SGD at six learning rates and CGQ at none, on two interleaved spirals.
 
-Prints a table and writes demo.png next to it. Takes about a minute on two cores.
+`python examples/spirals.py` prints a table and writes out/spirals.png. It takes about a minute.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def draw(curves: dict[str, Tensor], path: Path) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # threads only get in the way of layers this small
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("out/demo.png"), help="where to draw")
+    parser.add_argument("--out", type=Path, default=Path("out/spirals.png"), help="where to draw")
     path = parser.parse_args().out
     console = Console()
     runs = [(name, make, seed) for name, make in contenders().items() for seed in range(SEEDS)]
