@@ -27,7 +27,7 @@ def followed(events: Iterable[Event], cells: int, console: Console) -> dict[Cell
 
 
 class Board:
-    """A bar for all cells and one for each that is running, in steps of the optimizer."""
+    """A bar for all cells and one for each that is running; a bar's unit is an epoch."""
 
     def __init__(self, cells: int, console: Console) -> None:
         self._console = console
@@ -43,7 +43,8 @@ class Board:
         self._cells = cells
         self._ended = 0
         self._running: dict[Cell, TaskID] = {}
-        self._accuracy: dict[Cell, float | None] = {}
+        self._epochs: dict[Cell, float] = {}
+        self._accuracy: dict[Cell, str] = {}
 
     def __enter__(self) -> Board:
         self._bars.start()
@@ -56,44 +57,52 @@ class Board:
         """Bring the board up to date."""
         if isinstance(news, Started):
             self._running[cell] = self._bars.add_task(
-                escape(f"{cell.method} {cell.seed}"), total=None, note="loading"
+                escape(f"{cell.method} {cell.seed}"), total=cell.epochs, note="loading"
             )
         elif isinstance(news, Glance):
-            self._glance(cell, news)
+            done = news.epoch - 1 + news.batch / news.batches
+            words = f"epoch {news.epoch}/{cell.epochs}  batch {news.batch}/{news.batches}"
+            self._advance(cell, done, words, news.loss, news.step_size, news.momentum)
         elif isinstance(news, Ended):
             self._end(cell, news)
         else:
             self._row(cell, news)
 
-    def _glance(self, cell: Cell, glance: Glance) -> None:
-        note = f"epoch {glance.epoch}/{cell.epochs}  loss {glance.loss:.4f}"
-        for name, value in (("step", glance.step_size), ("momentum", glance.momentum)):
-            note += f"  {name} {value:.3g}" if value is not None else ""
-        accuracy = self._accuracy.get(cell)
-        note += f"  test {accuracy:.2f} %" if accuracy is not None else ""
-        self._bars.update(
-            self._running[cell],
-            total=cell.epochs * glance.batches,
-            completed=(glance.epoch - 1) * glance.batches + glance.batch,
-            note=note,
-        )
-
     def _row(self, cell: Cell, row: Line) -> None:
-        self._accuracy[cell] = row["test_accuracy"]
+        accuracy = row["test_accuracy"]
+        self._accuracy[cell] = "" if accuracy is None else f"  test accuracy {accuracy:.2f} %"
+        loss, words = row["train_loss"], f"epoch {row['epoch']}/{cell.epochs}"
+        self._advance(cell, row["epoch"], words, loss, row["step_size"], row["momentum"])
         if not self._console.is_terminal:
-            loss, accuracy = row["train_loss"], row["test_accuracy"]
+            told = "not finite" if loss is None else f"{loss:.4f}"
             self._console.print(
-                f"{escape(cell.name)}  epoch {row['epoch']}/{cell.epochs}"
-                + (f"  train loss {loss:.4f}" if loss is not None else "  train loss not finite")
-                + (f"  test accuracy {accuracy:.2f} %" if accuracy is not None else ""),
+                f"{escape(cell.name)}  {words}  train loss {told}{self._accuracy[cell]}",
                 highlight=False,
                 soft_wrap=True,
             )
 
+    def _advance(
+        self,
+        cell: Cell,
+        epochs: float,
+        words: str,
+        loss: float | None,
+        step_size: float | None,
+        momentum: float | None,
+    ) -> None:
+        for name, value in (("loss", loss), ("step", step_size), ("momentum", momentum)):
+            words += f"  {name} {value:.3g}" if value is not None else ""
+        words += self._accuracy.get(cell, "")
+        self._bars.update(self._running[cell], completed=epochs, note=words)
+        self._epochs[cell] = epochs / cell.epochs
+        self._bars.update(self._all, completed=self._ended + sum(self._epochs.values()))
+
     def _end(self, cell: Cell, ended: Ended) -> None:
         self._ended += 1
+        self._epochs.pop(cell, None)
         self._bars.update(self._running.pop(cell), visible=False)
-        self._bars.update(self._all, advance=1, note=f"{self._ended}/{self._cells}")
+        done = self._ended + sum(self._epochs.values())
+        self._bars.update(self._all, completed=done, note=f"{self._ended}/{self._cells}")
         if ended.error is not None:
             last = ended.error.strip().splitlines()[-1]
             self._console.print(f"[red]{escape(cell.name)} failed:[/] {escape(last)}")
