@@ -88,6 +88,9 @@ def test_landscape_records_lines_and_draws_them(tmp_path):
         (["report", "nowhere"], "cgq compare"),
         (["landscape", "-m", "sgd", "--task", TASK], "Use cgq or scgq"),
         (["data", "get", "imagenet"], "mnist"),
+        (["reproduce", "table1", "--only", "mnist", "--only", "vgg16"], "It has: mnist with mlp"),
+        (["reproduce", "figure1", "--only", "mnist"], "cgq landscape"),
+        (["compare", "--task", TASK, "-m", "cgq:lr=-1"], "Invalid learning rate"),
     ],
 )
 def test_an_error_names_its_cure_and_is_no_traceback(words, message, tmp_path, monkeypatch):
@@ -96,27 +99,6 @@ def test_an_error_names_its_cure_and_is_no_traceback(words, message, tmp_path, m
     assert result.exit_code == 2, result.output
     assert message in result.output
     assert "Traceback" not in result.output
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def model(): pass", "no function data()"),
-        ("def model(): pass\ndef data(): return 1, 2", "must return four tensors"),
-        (
-            "import torch\ndef model(): pass\n"
-            "def data(): return torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(1)",
-            "3 training inputs and 2 targets",
-        ),
-        ("def model(): pass\ndef data(): return 'a', 'b', 'c', 'd'", "must return tensors"),
-    ],
-)
-def test_a_task_file_that_cannot_be_used_is_told_why(text, message, tmp_path):
-    path = tmp_path / "task.py"
-    path.write_text(text)
-    result = cgq("compare", "--task", str(path), "--out", str(tmp_path / "out"))
-    assert result.exit_code == 2
-    assert message in result.output
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
@@ -133,6 +115,45 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
     assert result.exit_code == 1
     assert "not with PAL" in result.output
     assert [run.header["method"] for run in runs(tmp_path / "out") if run.end] == ["sgd"]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("words", [["-m", "adm"], ["-m", "adam:lr=foo"], ["-m", "cgq:max_fits=0"]])
+def test_restart_discards_nothing_when_something_is_wrong(words, tmp_path):
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path)))
+    before = contents(tmp_path / "records")
+    result = cgq(*QUICK, *words, "--restart", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    after = contents(tmp_path / "records")
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_method_named_twice_is_run_once(tmp_path):
+    check_succeeded(cgq(*QUICK, "-m", "sgd", "--out", str(tmp_path)))
+    assert len(runs(tmp_path)) == 2
+
+
+def test_files_of_others_in_the_folder_do_no_harm(tmp_path):
+    (tmp_path / "foreign.jsonl").write_text('{"some": "thing"}\n[1, 2]\n')
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path)))
+    check_succeeded(cgq("report", str(tmp_path)))
+
+
+def test_landscape_does_not_pass_an_old_file_off_as_a_new_one(tmp_path):
+    words = ["landscape", "--task", TASK, "--out", str(tmp_path), "--quiet"]
+    check_succeeded(cgq(*words, "--looks", "3"))
+    before = contents(tmp_path)
+    check_succeeded(cgq(*words, "--looks", "3"))
+    assert contents(tmp_path) == before
+    result = cgq(*words, "--looks", "4")
+    assert result.exit_code == 2
+    assert "looks 3, not 4" in result.output
+    assert "--restart" in result.output
+    check_succeeded(cgq(*words, "--looks", "4", "--restart"))
+    assert contents(tmp_path) != before
 
 
 def test_help_teaches():

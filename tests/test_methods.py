@@ -68,6 +68,18 @@ def test_a_setting_of_ones_own_takes_the_place_of_the_papers():
     assert sgd.label == "SGD lr=0.5, momentum=0.0"
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False), ("false", False)])
+def test_truth_is_read_in_any_case(text, value):
+    optimizer = chosen(f"cgq:nesterov={text}", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
+    assert optimizer.options.nesterov is value
+
+
+def test_no_ceiling_is_none():
+    optimizer = chosen("scgq_relative", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
+    assert optimizer.param_groups[0]["lr"] == float("inf")
+    assert chosen("cgq:lr=none", "mlp").settings["lr"] is None
+
+
 def test_rules_and_fits_are_named():
     from cgq import fletcher_reeves, least_squares
 
@@ -84,6 +96,10 @@ def test_rules_and_fits_are_named():
         ("sdg", "no method 'sdg'. Choose from: sgd"),
         ("sgd:rate=1", "no setting 'rate'. It has: lr"),
         ("sgd:lr", "Write name:setting=value"),
+        ("sgd:lr=fast", "lr in 'sgd:lr=fast' is 'fast'. It must be: float"),
+        ("sgd:lr=1e999", "It must be: float"),
+        ("cgq:nesterov=1", "It must be: bool"),
+        ("cgq:max_fits=2.5", "It must be: int"),
     ],
 )
 def test_a_mistake_is_named_with_its_cure(text, message):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
+
+LONGEST = 150
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,11 @@ class Cell:
     @property
     def name(self) -> str:
         """What its files are called."""
-        parts = f"{self.dataset}-{self.network}-{self.method}-{self.seed}"
-        return re.sub(r"[^\w.=,+-]", "_", parts)
+        parts = f"{self.dataset}-{self.network}-{self.method}"
+        if len(parts) > LONGEST:  # a file's name may have 255 bytes, and four to a letter
+            digest = hashlib.blake2b(parts.encode(), digest_size=6).hexdigest()
+            parts = f"{parts[:LONGEST]}-{digest}"
+        return re.sub(r"[^\w.=,+-]", "_", f"{parts}-{self.seed}", flags=re.ASCII)
 
     def as_dict(self) -> dict[str, Any]:
         """Its fields, as a record's first line holds them."""

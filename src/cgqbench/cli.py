@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from cgqbench import options as opt
 from cgqbench.cell import Cell
+from cgqbench.command import Run, clear_errors, command_line, device_of
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.methods import METHODS
 
@@ -69,10 +70,10 @@ def compare(
             str(task) if task else None,
         )
         for seed in range(seeds)
-        for method in methods
+        for method in dict.fromkeys(methods)
     ]
-    run = opt.Run(out, resume, restart, jobs, threads, device, engine, tensorboard)
-    with opt.clear_errors():
+    run = Run(out, resume, restart, jobs, threads, device, engine, tensorboard)
+    with clear_errors():
         run.cells(cells)
 
 
@@ -106,15 +107,19 @@ def reproduce(
     `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the dynamics; `today1` and
     `today2` are the tables' columns with the tuning-free methods published since.
     """
-    with opt.clear_errors():
+    with clear_errors():
         if item == "figure1":
-            landscape(out=out)
+            if only or engine != "local":
+                raise ValueError(
+                    "figure1 is one run here. To choose another: cgq landscape --help."
+                )
+            landscape(epochs=epochs or 1, out=out, restart=restart, device=device)
             return
         if item not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, "figure1"])
             raise ValueError(f"There is no {item!r} in the paper. Choose from: {known}.")
         cells = EXPERIMENTS[item].cells(seeds, only or (), epochs, average)
-        opt.Run(out, resume, restart, jobs, threads, device, engine, tensorboard).cells(cells)
+        Run(out, resume, restart, jobs, threads, device, engine, tensorboard).cells(cells)
 
 
 @app.command()
@@ -127,7 +132,7 @@ def report(
     """Make tables, plots and the page again from records alone; nothing is trained."""
     from cgqbench.outcome import write_outcome
 
-    with opt.clear_errors():
+    with clear_errors():
         write_outcome(folder, out or folder, Console())
 
 
@@ -155,27 +160,28 @@ def landscape(
     from cgqbench.runner import Conditions
     from cgqbench.survey import survey
 
-    with opt.clear_errors():
+    with clear_errors():
         if task is not None:
             dataset, network = task.stem, "task"
         cell = Cell(
             "figure1", dataset, network, method, seed, epochs, task=str(task) if task else None
         )
         console = Console()
-        where = Conditions(out / "records", opt.device_of(device), command=opt.command_line())
+        where = Conditions(out / "records", device_of(device), command=command_line())
         survey(cell, where, looks, restart, console)
         if not quiet:
             write_outcome(out, out, console)
 
 
 @app.command()
-def methods() -> None:
-    """List the methods and their settings for the paper's networks."""
+def methods(network: opt.Network = "mlp") -> None:
+    """List the methods, with their settings for a network."""
     from rich.table import Table
 
-    table = Table("name", "method", "settings (MLP)")
+    table = Table("name", "method", f"settings for {network}")
+    table.columns[2].overflow = "fold"
     for name, method in METHODS.items():
-        settings = ", ".join(f"{k}={v}" for k, v in method.settings_for("mlp").items())
+        settings = ", ".join(f"{k}={v}" for k, v in method.settings_for(network).items())
         table.add_row(name, method.label, settings)
     Console().print(table)
 
@@ -203,7 +209,7 @@ def data_get(
     """Download a data set's official files, check them, and keep them in the data folder."""
     from cgqbench.data import fetch, load
 
-    with opt.clear_errors():
+    with clear_errors():
         fetch(name)
         found = load(name)
         count, tests = len(found.train.labels), len(found.test.labels)

@@ -39,7 +39,7 @@ class Experiment:
         30
         """
         datasets, networks, methods = self._chosen(only)
-        return [
+        cells = [
             Cell(
                 self.name,
                 column.dataset,
@@ -52,6 +52,12 @@ class Experiment:
             for seed, column, method in product(range(seeds), self.columns, self.methods)
             if column.dataset in datasets and column.network in networks and method in methods
         ]
+        if not cells:
+            columns = ", ".join(
+                f"{column.dataset} with {column.network}" for column in self.columns
+            )
+            raise ValueError(f"{self.name} has no such column. It has: {columns}.")
+        return cells
 
     def _chosen(self, only: Sequence[str]) -> tuple[set[str], set[str], set[str]]:
         kinds = (

@@ -6,11 +6,11 @@ A method is written `name` or `name:setting=value,...`, for example `scgq:search
 from __future__ import annotations
 
 import ast
-import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from torch import nn
 from torch.optim import Optimizer
@@ -130,7 +130,7 @@ METHODS: dict[str, Method] = {
         "sCGQ, relative",
         optimizers.cgq,
         {
-            "lr": "inf",
+            "lr": None,
             "max_relative_step": 0.005,
             "max_momentum": 0.8,
             "max_fits": 3,
@@ -175,14 +175,17 @@ def chosen(method: str, network: str) -> Chosen:
         raise ValueError(f"There is no method {name!r}. Choose from: {', '.join(METHODS)}.")
     found = METHODS[name]
     given = dict(_assignment(text, method) for text in assignments.split(",") if text)
-    known = [
-        parameter.name
-        for parameter in inspect.signature(found.make).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    for key in given:
+    known = {
+        key: hint
+        for key, hint in get_type_hints(found.make).items()
+        if key not in ("model", "budget", "seed", "return")
+    }
+    for key, value in given.items():
         if key not in known:
             raise ValueError(f"{name!r} has no setting {key!r}. It has: {', '.join(known)}.")
+        if not _is_a(value, known[key]):
+            wanted = getattr(known[key], "__name__", str(known[key]))
+            raise ValueError(f"{key} in {method!r} is {value!r}. It must be: {wanted}.")
     if found.library and find_spec(found.library) is None:
         raise ValueError(
             f'{name!r} needs the library {found.library}. Install it: pip install "cgq[bench]".'
@@ -196,7 +199,16 @@ def _assignment(text: str, method: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not (key and sign and value):
         raise ValueError(f"Cannot read {text!r} in {method!r}. Write name:setting=value,....")
+    value = {"true": "True", "false": "False", "none": "None"}.get(value.strip().lower(), value)
     try:
         return key.strip(), ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return key.strip(), value.strip()
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, or of one of several; a whole number is a number too."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    kinds = get_args(hint) or (hint,)
+    return type(value) in kinds or (type(value) is int and float in kinds)

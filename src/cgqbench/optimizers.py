@@ -5,6 +5,7 @@ The keyword arguments of a function are the settings a user may give after the m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ def cgq(
     budget: Budget,
     seed: int,
     *,
-    lr: float,
+    lr: float | None,
     max_relative_step: float | None = None,
     momentum: float | str = "polak_ribiere",
     max_momentum: float = 0.8,
@@ -50,10 +51,10 @@ def cgq(
     search_prob: float = 1.0,
     smoothing: float = 0.0,
 ) -> Optimizer:
-    """CGQ and sCGQ; the momentum rule and the fit by name."""
+    """CGQ and sCGQ; the momentum rule and the fit by name, `lr` None for no ceiling."""
     return CGQ(
         model.parameters(),
-        lr=_number(lr),
+        lr=math.inf if lr is None else lr,
         max_relative_step=max_relative_step,
         momentum=_named(momentum, RULES, "momentum") if isinstance(momentum, str) else momentum,
         max_momentum=max_momentum,
@@ -142,7 +143,3 @@ def _named(name: str, known: dict[str, Callable[..., Any]], setting: str) -> Any
     if name not in known:
         raise ValueError(f"There is no {setting} {name!r}. Choose from: {', '.join(known)}.")
     return known[name]
-
-
-def _number(value: float | str) -> float:
-    return float(value)  # "inf" is no Python literal

@@ -131,9 +131,9 @@ def runs(folder: Path) -> list[Run]:
 
 
 def read_run(path: Path) -> Run | None:
-    """One record; None while it is empty."""
+    """One record; None while it is empty, or if the file is something else."""
     lines = _parsed(path)
-    if not lines:
+    if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != "cell":
         return None
     times = times_of(path)
     return Run(

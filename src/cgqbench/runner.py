@@ -21,10 +21,9 @@ from cgqbench.task import Task, task_of
 from cgqbench.tensorboard_log import tensorboard_log
 from cgqbench.train import Learner, all_finite, evaluated, parameter_count, train_epoch
 
-# What may differ between the run that began a cell and the one that continues it.
-INCIDENTAL = ("command",)
-# What may differ between a finished cell and one that is asked for again.
-CIRCUMSTANCES = (*INCIDENTAL, "device", "hardware", "threads", "versions")
+# What may differ between the run that began a cell and the one that continues it. A task is
+# known by its checksum, wherever its file lies.
+INCIDENTAL = ("command", "task")
 
 
 @dataclass(frozen=True)
@@ -50,19 +49,21 @@ def record_path(cell: Cell, records: Path) -> Path:
 def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
     """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row."""
     with Record(record_path(cell, conditions.records)) as record:
+        task = task_of(cell)
         if record.ended:
-            check_same(cell, record)
+            check_same(cell, task, record)
             return
         device = torch.device(conditions.device)
         set_up(device, conditions.threads)
-        task = task_of(cell)
         feed = Feed(task, device, cell.batch_size, cell.seed)
         learner = Learner(cell, task, feed, device)
-        header = header_of(cell, learner, feed, conditions)
+        header = header_of(cell, task, learner, feed, conditions)
         done = _continued(record, header, learner, conditions.resume)
         if not record.lines:
             record.append(header)
         with tensorboard_log(conditions.tensorboard, cell) as log:
+            for row in record.lines[1:]:
+                log(row)
             while done < cell.epochs and not _diverged(record):
                 done += 1
                 row = _epoch(cell, task, feed, learner, record, done, tell)
@@ -72,15 +73,19 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         record.checkpoint.unlink(missing_ok=True)
 
 
-def header_of(cell: Cell, learner: Learner, feed: Feed, conditions: Conditions) -> Line:
+def identity_of(cell: Cell, task: Task) -> Line:
+    """What tells a cell from any other."""
+    settings = chosen(cell.method, cell.network).settings
+    return {**cell.as_dict(), "settings": settings, "checksum": task.checksum}
+
+
+def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: Conditions) -> Line:
     """A record's first line: what the cell is, and what it was run on."""
     device = torch.device(conditions.device)
-    method = chosen(cell.method, cell.network)
     return {
         "kind": "cell",
-        **cell.as_dict(),
-        "label": method.label,
-        "settings": method.settings,
+        **identity_of(cell, task),
+        "label": chosen(cell.method, cell.network).label,
         "parameters": parameter_count(learner.model),
         "batches": len(feed),
         "device": device.type,
@@ -91,11 +96,9 @@ def header_of(cell: Cell, learner: Learner, feed: Feed, conditions: Conditions) 
     }
 
 
-def check_same(cell: Cell, record: Record) -> None:
+def check_same(cell: Cell, task: Task, record: Record) -> None:
     """Refuse a record of another cell under the same name."""
-    header = record.header or {}
-    wanted = {**cell.as_dict(), "settings": chosen(cell.method, cell.network).settings}
-    _refuse_differences(record, header, wanted, CIRCUMSTANCES)
+    refuse_differences(record.path, record.header or {}, identity_of(cell, task))
 
 
 def set_up(device: torch.device, threads: int) -> None:
@@ -129,15 +132,14 @@ def _epoch(
     if not all_finite(learner.model):
         tested["test_loss"] = None
     row = {"kind": "epoch", "epoch": epoch, **trained, **tested}
-    _save(record.checkpoint, {"row": row, "learner": learner.state_dict()})
+    times = {
+        "epoch": epoch,
+        "train_seconds": round(trained_at - began, 4),
+        "evaluation_seconds": round(ended - trained_at, 4),
+    }
+    _save(record.checkpoint, {"row": row, "times": times, "learner": learner.state_dict()})
     record.append(row)
-    record.append_time(
-        {
-            "epoch": epoch,
-            "train_seconds": round(trained_at - began, 4),
-            "evaluation_seconds": round(ended - trained_at, 4),
-        }
-    )
+    record.append_time(times)
     return row
 
 
@@ -150,7 +152,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
             "or --restart to begin again."
         )
-    _refuse_differences(record, record.header or {}, header, INCIDENTAL)
+    refuse_differences(record.path, record.header or {}, header)
     if not record.checkpoint.exists():
         if record.epochs:
             raise RecordError(
@@ -162,6 +164,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     row: Line = saved["row"]
     if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
         record.append(row)
+        record.append_time(saved["times"])
     elif row["epoch"] != record.epochs:
         raise RecordError(
             f"{record.checkpoint} is of epoch {row['epoch']}, {record.path} holds "
@@ -186,17 +189,16 @@ def _end(record: Record) -> Line:
     return {"kind": "end", "status": "finished"}
 
 
-def _refuse_differences(
-    record: Record, found: Line, wanted: Line, incidental: tuple[str, ...]
-) -> None:
+def refuse_differences(path: Path, found: Line, wanted: Line) -> None:
+    """Raise if a file's first line says otherwise than `wanted`, in what is not incidental."""
     differing = [
         f"{key} {found.get(key)!r}, not {value!r}"
         for key, value in wanted.items()
-        if key not in incidental and found.get(key) != value
+        if key not in INCIDENTAL and found.get(key) != value
     ]
     if differing:
         raise RecordError(
-            f"{record.path} was made with {'; '.join(differing)}. Add --restart to begin again, "
+            f"{path} was made with {'; '.join(differing)}. Add --restart to begin again, "
             "or choose another folder with --out."
         )
 

@@ -15,7 +15,7 @@ from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.landscape import landscape
 from cgqbench.record import Line
-from cgqbench.runner import Conditions, header_of, record_path, set_up
+from cgqbench.runner import Conditions, header_of, record_path, refuse_differences, set_up
 from cgqbench.seeds import derived, seed_everything
 from cgqbench.task import task_of
 from cgqbench.train import Learner, closure_of
@@ -24,12 +24,9 @@ from cgqbench.train import Learner, closure_of
 def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, console: Console) -> Path:
     """Train a cell with CGQ and write the landscapes of about `looks` searches; the file.
 
-    A file that is there already is whole, for it is written in one move at the end: it is kept
-    unless `restart`.
+    A file that is there already is whole, for it is written in one move at the end: it is kept,
+    if it is of the same cell, unless `restart`.
     """
-    path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
-    if path.exists() and not restart:
-        return path
     device = torch.device(conditions.device)
     set_up(device, conditions.threads)
     task = task_of(cell)
@@ -37,7 +34,12 @@ def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, consol
     learner = Learner(cell, task, feed, device)
     if not isinstance(learner.optimizer, CGQ):
         raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
-    lines: list[Line] = [header_of(cell, learner, feed, conditions)]
+    lines: list[Line] = [{**header_of(cell, task, learner, feed, conditions), "looks": looks}]
+    path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
+    if path.exists() and not restart:
+        with path.open() as file:
+            refuse_differences(path, json.loads(file.readline()), lines[0])
+        return path
     wanted = moments(cell.epochs * len(feed), looks)
     step = 0
     for epoch in range(1, cell.epochs + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,10 @@ from cgqbench.record import Line
 
 @contextmanager
 def tensorboard_log(folder: Path | None, cell: Cell) -> Iterator[Callable[[Line], None]]:
-    """A function that logs a row below `folder`, one run for each cell; without one it does not."""
+    """A function that logs a row below `folder`, one run for each cell; without one it does not.
+
+    What was logged of the cell before is removed: whoever resumes logs all of its rows again.
+    """
     if folder is None:
         yield lambda row: None
         return
@@ -23,7 +27,9 @@ def tensorboard_log(folder: Path | None, cell: Cell) -> Iterator[Callable[[Line]
             'TensorBoard is not installed. Install it (pip install "cgq[bench]"), or leave out '
             "--tensorboard."
         ) from None
-    with SummaryWriter(folder / cell.experiment / cell.name) as writer:
+    own = folder / cell.experiment / cell.name
+    shutil.rmtree(own, ignore_errors=True)
+    with SummaryWriter(own) as writer:
 
         def log(row: Line) -> None:
             for name, value in row.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from cgqbench.record import Line
 from cgqbench.schedules import Budget
 from cgqbench.seeds import derived, seed_everything
 from cgqbench.task import Task
+from cgqbench.task_file import TaskError
 
 # Batches that re-estimate BatchNorm's statistics for averaged weights.
 SAMPLE = 30
@@ -78,13 +80,19 @@ def train_epoch(
     meter = Meter()
     next_look = time.monotonic() + PATIENCE
     for batch, (inputs, targets) in enumerate(feed.epoch(epoch), 1):
+        version = inputs._version
         closure = closure_of(model, optimizer, task, inputs, targets)
         loss: Any = optimizer.step(closure)  # type: ignore[arg-type]
+        if inputs._version != version:
+            raise TaskError(
+                "The model changes its inputs in place, so no second look at a batch can be "
+                "trusted. Use operations without a trailing underscore on them."
+            )
+        meter.add(loss, optimizer)
         if learner.scheduler is not None:
             learner.scheduler.step()
         if learner.averaged is not None:
             learner.averaged.update_parameters(model)
-        meter.add(loss, optimizer)
         if time.monotonic() > next_look:
             watch(meter.glance(epoch, batch, len(feed)))
             next_look = time.monotonic() + PATIENCE
@@ -112,8 +120,12 @@ def closure_of(
 
 def evaluated(learner: Learner, task: Task, feed: Feed, epoch: int) -> Line:
     """Loss and accuracy on the test data, of the running weights and of their average."""
-    with evaluation_mode(learner.optimizer):
-        loss, accuracy = on_test_data(learner.model, task, feed)
+    with evaluation_mode(learner.optimizer) as modes:
+        model = learner.model
+        if modes:  # these are other weights than those whose statistics BatchNorm has seen
+            model = copy.deepcopy(model)
+            update_bn(feed.sample(SAMPLE, epoch), model)
+        loss, accuracy = on_test_data(model, task, feed)
     average_loss = average_accuracy = None
     if learner.averaged is not None:
         update_bn(feed.sample(SAMPLE, epoch), learner.averaged)
@@ -135,23 +147,24 @@ def on_test_data(model: nn.Module, task: Task, feed: Feed) -> tuple[float | None
         output = model(inputs)
         loss += task.loss(output, targets).item() * len(targets)
         examples += len(targets)
-        if not targets.is_floating_point() and output.dim() == targets.dim() + 1:
-            hits += (output.argmax(1) == targets).sum().item()
-            answers += targets.numel()
+        if task.correct is not None:
+            right = task.correct(output, targets)
+            hits += right.sum().item()
+            answers += right.numel()
     model.train()
     return finite(loss / examples), 100.0 * hits / answers if answers else None
 
 
 @contextmanager
-def evaluation_mode(optimizer: Optimizer) -> Iterator[None]:
-    """Show the weights that an optimizer with modes (Schedule-Free) wants evaluated."""
+def evaluation_mode(optimizer: Optimizer) -> Iterator[bool]:
+    """Show the weights that an optimizer with modes (Schedule-Free) wants evaluated, if it has."""
     modes = callable(getattr(optimizer, "eval", None)) and callable(
         getattr(optimizer, "train", None)
     )
     if modes:
         optimizer.eval()  # type: ignore[attr-defined]
     try:
-        yield
+        yield modes
     finally:
         if modes:
             optimizer.train()  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from cgqbench.data import MissingData
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, run_cell
-from cgqbench.task import TaskError
+from cgqbench.task_file import TaskError
 
 
 def local(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[Event]:

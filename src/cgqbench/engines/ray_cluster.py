@@ -5,11 +5,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cgqbench.cell import Cell
 from cgqbench.engines.news import Ended, Event, Started
-from cgqbench.record import Run, read_run
+from cgqbench.record import Line, read_run
 from cgqbench.runner import Conditions, record_path, run_cell
 
 # Seconds between two looks at the records.
@@ -31,15 +32,21 @@ def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Ite
     if started:
         ray.init(log_to_driver=False, include_dashboard=False)
     # A relative path would be another one on another machine.
-    conditions = replace(conditions, records=conditions.records.resolve())
+    board = conditions.tensorboard
+    conditions = replace(
+        conditions,
+        records=conditions.records.resolve(),
+        tensorboard=board.resolve() if board else None,
+    )
     gpus = 1 / jobs if conditions.device.startswith("cuda") else 0
     remote = ray.remote(num_cpus=conditions.threads, num_gpus=gpus, max_retries=0)(_remote_cell)
     running: dict[Any, Cell] = {}
     try:
+        told = {cell: len(_rows(cell, conditions)) for cell in cells}
         for cell in cells:
-            running[remote.remote(cell, conditions)] = cell
+            there = replace(cell, task=str(Path(cell.task).resolve())) if cell.task else cell
+            running[remote.remote(there, conditions)] = cell
             yield Event(cell, Started())
-        told = dict.fromkeys(cells, 0)
         while running:
             done, _ = ray.wait(list(running), timeout=PATIENCE)
             for cell in running.values():
@@ -62,12 +69,16 @@ def _remote_cell(cell: Cell, conditions: Conditions) -> str | None:
 
 
 def _new_rows(cell: Cell, conditions: Conditions, told: dict[Cell, int]) -> Iterator[Event]:
-    path = record_path(cell, conditions.records)
-    run: Run | None = read_run(path) if path.exists() else None
-    rows = run.epochs[told[cell] :] if run else []
+    rows = _rows(cell, conditions)[told[cell] :]
     told[cell] += len(rows)
     for row in rows:
         yield Event(cell, row)
+
+
+def _rows(cell: Cell, conditions: Conditions) -> list[Line]:
+    path = record_path(cell, conditions.records)
+    run = read_run(path) if path.exists() else None
+    return run.epochs if run else []
 
 
 def _error_of(ray: Any, task: Any) -> str | None:
