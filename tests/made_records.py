@@ -26,6 +26,8 @@ def write(
     times: list[float] | None = None,
     settings: dict[str, Any] | None = None,
     label: str | None = None,
+    hardware: str = "A made-up processor",
+    checksum: str | None = None,
     **cell: Any,
 ) -> Path:
     """A record of a cell (by default MNIST, MLP, SGD, seed 0); its path."""
@@ -33,7 +35,8 @@ def write(
     made = Cell(**{**named, "seed": 0, "epochs": max(1, len(rows)), **cell})
     path = folder / made.experiment / f"{made.name}.jsonl"
     with Record(path) as record:
-        record.append(header(made, settings, label))
+        told = {"hardware": hardware, "checksum": checksum}
+        record.append({**header(made, settings, label), **told})
         for line in rows:
             record.append(line)
         if end is not None:

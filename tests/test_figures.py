@@ -1,7 +1,6 @@
 """Each figure is a picture of its size with something on it, and failures name the cure."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from made_records import landscape as landscape_file
 from made_records import row, training, write
 from PIL import Image
 
-from cgqbench.curves import curve, epoch_seconds, median_epoch, seconds
+from cgqbench.comparison import comparisons
 from cgqbench.figures import (
     ablation_bounds,
     ablation_momentum,
@@ -43,6 +42,11 @@ def rgb(method):
     return tuple(int(text[place : place + 2], 16) for place in (1, 3, 5))
 
 
+def only(folder):
+    (comparison,) = comparisons(runs(folder))
+    return comparison
+
+
 def two_methods(folder, **cell):
     for seed in range(2):
         write(folder, training(seed, 4, 0.2, 97.0), seed=seed, times=[2.0] * 4, **cell)
@@ -52,7 +56,7 @@ def two_methods(folder, **cell):
 
 def test_dynamics_draws_each_method_in_its_colour(tmp_path):
     two_methods(tmp_path)
-    path = dynamics(runs(tmp_path), tmp_path / "figures" / "dynamics.png")
+    path = dynamics(only(tmp_path), tmp_path / "figures" / "dynamics.png")
     assert 0.02 < ink(path) < 0.5
     assert {rgb("sgd"), rgb("cgq")} <= colours(path)
 
@@ -61,28 +65,21 @@ def test_dynamics_of_diverged_short_null_and_unclassified_runs(tmp_path):
     write(tmp_path, [row(1, train_loss=2.3)], end="diverged", method="pal", epochs=4)
     write(tmp_path, [row(1), row(2)], end=None, method="adam", epochs=4)
     write(tmp_path, [row(1, train_loss=0.0, test_loss=0.5)], method="mine", epochs=4, label="$x_")
-    assert ink(dynamics(runs(tmp_path), tmp_path / "dynamics.png")) > 0.01
+    assert ink(dynamics(only(tmp_path), tmp_path / "dynamics.png")) > 0.01
 
 
 def test_the_same_records_draw_the_same_bytes(tmp_path):
     two_methods(tmp_path)
-    first = dynamics(runs(tmp_path), tmp_path / "first.png").read_bytes()
-    assert dynamics(runs(tmp_path), tmp_path / "second.png").read_bytes() == first
-
-
-def test_a_figure_is_of_one_problem(tmp_path):
-    two_methods(tmp_path)
-    two_methods(tmp_path, dataset="svhn")
-    with pytest.raises(ValueError, match="by_problem"):
-        dynamics(runs(tmp_path), tmp_path / "dynamics.png")
+    first = dynamics(only(tmp_path), tmp_path / "first.png").read_bytes()
+    assert dynamics(only(tmp_path), tmp_path / "second.png").read_bytes() == first
 
 
 def test_run_time_needs_times(tmp_path):
     two_methods(tmp_path)
-    assert ink(run_time(runs(tmp_path), tmp_path / "time.png")) > 0.02
+    assert ink(run_time(only(tmp_path), tmp_path / "time.png")) > 0.02
     write(tmp_path / "none", training(0, 2, 0.2, 97.0))
     with pytest.raises(ValueError, match=r"times\.jsonl"):
-        run_time(runs(tmp_path / "none"), tmp_path / "time.png")
+        run_time(only(tmp_path / "none"), tmp_path / "time.png")
 
 
 def test_ablation_over_momentum(tmp_path):
@@ -98,7 +95,7 @@ def test_ablation_over_momentum(tmp_path):
             seed=seed,
             settings={"momentum": momentum},
         )
-    path = ablation_momentum(runs(tmp_path), tmp_path / "momentum.png")
+    path = ablation_momentum(only(tmp_path), tmp_path / "momentum.png")
     assert ink(path) > 0.01
     assert {rgb("cgq"), rgb("sgd")} <= colours(path)
 
@@ -113,12 +110,12 @@ def test_ablation_over_probability(tmp_path):
             method=f"scgq:search_prob={probability}",
             settings={"search_prob": probability},
         )
-    alone = ablation_probability(runs(tmp_path), tmp_path / "probability.png")
+    alone = ablation_probability(only(tmp_path), tmp_path / "probability.png")
     assert ink(alone) > 0.01
     assert rgb("scgq") in colours(alone)
     assert rgb("sgd") not in colours(alone)
     write(tmp_path, training(0, 3, 0.1, 97.0), experiment="figure3b")
-    with_sgd = ablation_probability(runs(tmp_path), tmp_path / "probability.png")
+    with_sgd = ablation_probability(only(tmp_path), tmp_path / "probability.png")
     assert rgb("sgd") in colours(with_sgd), "the level of SGD"
 
 
@@ -134,8 +131,8 @@ def test_ablation_over_bounds_hatches_what_diverged(tmp_path):
         bounds(tmp_path / "good", step, momentum)
         lost = step * momentum > 0.2
         bounds(tmp_path / "some", step, momentum, end="diverged" if lost else "finished")
-    good = ablation_bounds(runs(tmp_path / "good"), tmp_path / "good.png")
-    some = ablation_bounds(runs(tmp_path / "some"), tmp_path / "some.png")
+    good = ablation_bounds(only(tmp_path / "good"), tmp_path / "good.png")
+    some = ablation_bounds(only(tmp_path / "some"), tmp_path / "some.png")
     assert ink(good) > ink(some) + 0.05
     hatch = (0x9A, 0xA2, 0xAB)
     assert hatch in colours(some)
@@ -144,13 +141,13 @@ def test_ablation_over_bounds_hatches_what_diverged(tmp_path):
 
 def test_ablation_over_bounds_where_nothing_survived(tmp_path):
     bounds(tmp_path, 0.3, 1.0, end="diverged")
-    assert ink(ablation_bounds(runs(tmp_path), tmp_path / "bounds.png")) > 0.01
+    assert ink(ablation_bounds(only(tmp_path), tmp_path / "bounds.png")) > 0.01
 
 
 def test_ablation_over_bounds_needs_both_bounds(tmp_path):
     write(tmp_path, training(0, 2, 0.2, 98.0), experiment="figure3c", settings={"lr": 0.1})
     with pytest.raises(ValueError, match="max_momentum"):
-        ablation_bounds(runs(tmp_path), tmp_path / "bounds.png")
+        ablation_bounds(only(tmp_path), tmp_path / "bounds.png")
 
 
 def test_landscape_shows_the_smoothest_and_the_roughest_line(tmp_path):
@@ -184,36 +181,9 @@ def test_every_figure_that_the_records_allow(tmp_path):
     write(tmp_path / "records", [], end=None, dataset="svhn", epochs=3)
     written = every_figure(tmp_path / "records", tmp_path / "figures")
     assert [path.name for path in written] == [
-        "figure3c-mnist-mlp-2epochs.png",
-        "table1-mnist-mlp-4epochs-dynamics.png",
-        "table1-mnist-mlp-4epochs-run_time.png",
-        "mnist-mlp-cgq-0.landscape.png",
+        "figure3c-mnist-mlp.png",
+        "table1-mnist-mlp-dynamics.png",
+        "table1-mnist-mlp-run_time.png",
+        "landscape-mnist-mlp-cgq-2pt-seed-0.png",
     ]
     assert all(path.exists() for path in written)
-
-
-def test_an_empty_folder_names_the_cure(tmp_path):
-    with pytest.raises(RecordError, match="cgq compare --out"):
-        every_figure(tmp_path, tmp_path / "figures")
-
-
-def test_a_curve_is_the_mean_over_the_epochs_all_seeds_have(tmp_path):
-    write(tmp_path, [row(1, momentum=0.2), row(2)], end=None, seed=0, epochs=9)
-    write(tmp_path, [row(1, momentum=0.4), row(2), row(3)], end=None, seed=1, epochs=9)
-    line = curve(runs(tmp_path), "momentum")
-    assert line.mean == [pytest.approx(0.3), None]
-    assert line.spread == [pytest.approx(0.02**0.5), None]
-    assert curve(runs(tmp_path), "train_loss").empty
-
-
-def test_seconds_add_up_and_a_repeated_epoch_counts_once(tmp_path):
-    path = write(tmp_path, [row(1), row(2)], times=[9.0, 3.0])
-    with path.with_suffix(".times.jsonl").open("a") as file:
-        file.write(json.dumps({"epoch": 1, "train_seconds": 1.0}) + "\n")
-    write(tmp_path, [row(1), row(2)], seed=1, times=[3.0, 5.0])
-    found = runs(tmp_path)
-    assert epoch_seconds(found[0]) == {1: 1.0, 2: 3.0}
-    assert seconds(found) == [2.0, 6.0]
-    assert median_epoch(found) == 3.0
-    write(tmp_path, [row(1), row(2)], seed=2)
-    assert seconds(runs(tmp_path)) == []

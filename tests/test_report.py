@@ -2,42 +2,20 @@
 
 import json
 import re
-import shutil
 
 import pytest
+from browser import choose, started, window
 from made_records import landscape, row, training, write
 
 from cgqbench.report import write_report
 
 EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-
-
-def browser_paths():
-    browsers = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, browsers)), None)
-    return found, shutil.which("chromedriver")
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    browser, chromedriver = browser_paths()
-    if browser is None or chromedriver is None:
-        pytest.skip("no Chromium and chromedriver on this machine (Debian: chromium-driver)")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=chromedriver)
-    running = webdriver.Chrome(options=options, service=service)
-    running.set_script_timeout(10)
-    yield running
-    running.quit()
+    with started(tmp_path_factory.mktemp("browser")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +52,6 @@ def page(driver, report):
     assert driver.get_log("browser") == []
 
 
-def window(driver, width, scheme="light"):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
 def table1(page):
     """The first chart with several methods: MNIST / MLP of table 1."""
     charts = page.find_elements("css selector", ".chart")
@@ -90,10 +61,6 @@ def table1(page):
 def lines(chart):
     found = chart.find_elements("css selector", "path.line[data-label]")
     return {line.get_attribute("data-label"): line.get_attribute("d") for line in found}
-
-
-def choose(chart, control, value):
-    chart.find_element("css selector", f"{control} option[value='{value}']").click()
 
 
 def test_the_page_says_what_the_records_say(page):

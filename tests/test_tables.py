@@ -7,10 +7,11 @@ import pytest
 from made_records import row, training, write
 from rich.console import Console
 
-from cgqbench import paper
+from cgqbench.comparison import comparisons
 from cgqbench.record import runs
-from cgqbench.summary import Statistic, by_problem, shown_loss, statistic
-from cgqbench.tables import grids, markdown, rich_table, summary
+from cgqbench.summary import Statistic, statistic, summary
+from cgqbench.table_text import markdown, rich_table
+from cgqbench.tables import caption, grids
 
 
 def one(folder, loss, accuracy, average=None, **cell):
@@ -19,12 +20,17 @@ def one(folder, loss, accuracy, average=None, **cell):
 
 
 def entries(folder):
-    return {entry.method: entry for entry in summary(runs(folder))}
+    (comparison,) = comparisons(runs(folder))
+    return {entry.method: entry for entry in summary(comparison)}
+
+
+def tables(folder):
+    return grids(comparisons(runs(folder)))
 
 
 def printed(folder, width=150):
     console = Console(file=io.StringIO(), width=width)
-    for grid in grids(runs(folder)):
+    for grid in tables(folder):
         console.print(rich_table(grid))
     return console.file.getvalue()
 
@@ -63,9 +69,9 @@ def test_the_best_of_each_metric_is_bold_and_ties_as_shown_are_all_bold(tmp_path
         "adam": {"train_loss", "test_accuracy"},
         "mine": {"test_accuracy"},
     }
-    text = markdown(grids(runs(tmp_path))[0])
+    text = markdown(tables(tmp_path)[0])
     assert "| SGD | **0.100** / 97.00<br>averaged **98.00**<br>paper (20 epochs) 0.076" in text
-    spans = list(rich_table(grids(runs(tmp_path))[0]).columns[1].cells)
+    spans = list(rich_table(tables(tmp_path)[0]).columns[1].cells)
     assert spans[0].startswith("[bold]0.100[/bold] / 97.00\n")
 
 
@@ -92,7 +98,16 @@ def test_a_dash_where_every_seed_diverged_here_or_in_the_paper(tmp_path):
     write(tmp_path, [row(1, train_loss=2.0)], end="diverged", **cell)
     write(tmp_path, [], end="diverged", seed=1, **cell)
     assert entries(tmp_path)["armijo"].values == {}
-    assert "| armijo | –<br>paper –<br>2 of 2 diverged |" in markdown(grids(runs(tmp_path))[0])
+    assert "| armijo | –<br>paper –<br>2 of 2 diverged |" in markdown(tables(tmp_path)[0])
+
+
+def test_nothing_is_bold_where_numbers_of_seeds_differ(tmp_path):
+    for method in ("sgd", "adam", "pal"):
+        one(tmp_path, 0.1, 97.0, method=method)
+    assert all(entry.best for entry in entries(tmp_path).values())
+    one(tmp_path, 0.1, 97.0, method="sgd", seed=1)
+    assert not any(entry.best for entry in entries(tmp_path).values())
+    assert "no bold where their numbers of seeds differ" in caption(tables(tmp_path)[0])
 
 
 def test_unfinished_runs_show_the_last_epoch_they_share(tmp_path):
@@ -136,6 +151,11 @@ def test_a_task_without_accuracy_shows_its_test_loss(tmp_path):
     assert "0.500 / test loss 0.250" in text
     assert "averaged test loss 0.200" in text
     assert "wine" in text
+    (grid,) = tables(tmp_path)
+    assert caption(grid).startswith("Train loss / test loss after the last epoch")
+    assert "accuracy" not in caption(grid)
+    write(tmp_path, training(0, 1, 0.3, 97.0), task="other.py")
+    assert "test accuracy (%) or test loss" in caption(tables(tmp_path)[0])
 
 
 def test_methods_in_the_paper_s_order_then_others_and_settings_by_value(tmp_path):
@@ -154,19 +174,24 @@ def test_columns_are_problems_and_budgets_are_kept_apart(tmp_path):
     one(tmp_path / "a", 0.1, 70.0, dataset="cifar10", network="vgg16")
     one(tmp_path / "a", 0.1, 93.0, dataset="svhn", network="vgg16", method="adam")
     one(tmp_path / "b", 0.2, 98.0, epochs=40)
-    (grid,) = grids(runs(tmp_path))
+    (grid,) = tables(tmp_path)
     assert [head for head, _ in grid.heads] == [
-        *("MNIST / MLP", "MNIST / MLP", "SVHN / VGG-16", "CIFAR-10 / VGG-16")
+        "MNIST / MLP, 2 epochs",
+        "MNIST / MLP, 40 epochs",
+        "SVHN / VGG-16",
+        "CIFAR-10 / VGG-16",
     ]
     assert [budget for _, budget in grid.heads][:2] == ["2 epochs, 1 seed", "40 epochs, 1 seed"]
     assert [entry is None for entry in grid.rows[0].entries] == [False, False, True, False]
-    assert len(by_problem(runs(tmp_path))) == 4
 
 
 def test_a_table_for_each_experiment(tmp_path):
     one(tmp_path, 0.1, 97.0)
     one(tmp_path, 0.1, 97.0, experiment="compare")
-    assert [grid.experiment for grid in grids(runs(tmp_path))] == ["compare", "table1"]
+    found = tables(tmp_path)
+    assert [grid.experiment for grid in found] == ["compare", "table1"]
+    headings = [markdown(grid).partition("\n")[0] for grid in found]
+    assert headings == ["## Comparison", "## MNIST and SVHN"]
 
 
 def test_the_paper_s_value_stands_beside_ours_with_its_budget(tmp_path):
@@ -178,34 +203,12 @@ def test_the_paper_s_value_stands_beside_ours_with_its_budget(tmp_path):
 
 def test_names_cannot_break_out_of_a_table(tmp_path):
     one(tmp_path, 0.1, 97.0, method="a|b", label="[red]a|b <i>*c*[/red]")
-    text = markdown(grids(runs(tmp_path))[0])
+    text = markdown(tables(tmp_path)[0])
     assert r"| \[red\]a\|b &lt;i&gt;\*c\*\[/red\] | 0.100" in text
     assert "[red]a|b <i>*c*[/red]" in printed(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.00"),
-        (123456.0, "123456"),
-        (3.2e-7, "3.20e-07"),
-        (0.0999, "0.0999"),
-        (2e9, "2.00e+09"),
-    ],
-)
-def test_losses_of_every_size_keep_three_digits(value, text):
-    assert shown_loss(value) == text
-
-
-def test_the_paper_s_tables_are_whole():
-    assert len(paper.RESULTS) == 10 * len(paper.METHODS)
-    missing = [key for key, value in paper.RESULTS.items() if value is None]
-    assert sorted(missing) == [
-        ("cifar10", "vgg16", "pal"),
-        ("cifar100", "vgg16", "pal"),
-        ("svhn", "densenet100", "armijo"),
-        ("svhn", "resnet110", "armijo"),
-        ("svhn", "vgg16", "pal"),
-    ]
-    assert paper.RESULTS["cifar100", "resnet164", "cocob"] == (1.450, 48.00)
-    assert paper.RESULTS["cifar100", "densenet100", "scgq"] == (0.035, 76.15)
+def test_a_seed_that_runs_is_not_called_diverged(tmp_path):
+    write(tmp_path, [], end=None, epochs=5)
+    write(tmp_path, [], end="diverged", seed=1, epochs=5)
+    assert "| SGD | …<br>" in markdown(tables(tmp_path)[0])

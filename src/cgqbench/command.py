@@ -91,6 +91,7 @@ class Run:
                     left.append((cell, record))
                 elif record.ended:
                     check_same(cell, task, record)
+                    record.checkpoint.unlink(missing_ok=True)  # killed after its last line
                 elif self.resume:
                     left.append((cell, record))
                 else:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cgqbench.comparison import comparisons
 from cgqbench.figures import every_figure
 from cgqbench.record import runs
 from cgqbench.report import write_report
-from cgqbench.tables import grids, markdown, rich_table
+from cgqbench.table_text import markdown, rich_table
+from cgqbench.tables import grids
 
 
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:
@@ -17,16 +19,13 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
 
     The last line printed says where to look.
     """
-    tables = grids(runs(folder))
-    plots = every_figure(folder, destination / "plots")
-    page = destination / "report.html"
-    write_report(folder, page)
-    if tables:
-        (destination / "table.md").write_text("\n".join(map(markdown, tables)), encoding="utf-8")
+    tables = grids(comparisons(runs(folder)))
     for table in tables:
         console.print(rich_table(table))
-    console.print(
-        f"Look at {page} in a browser; {len(plots)} plots are in {plots[0].parent}.",
-        soft_wrap=True,
-        highlight=False,
-    )
+    page = write_report(folder, destination / "report.html")
+    if tables:
+        (destination / "table.md").write_text("\n".join(map(markdown, tables)), encoding="utf-8")
+    plots = every_figure(folder, destination / "plots")
+    verb = "plot is" if len(plots) == 1 else "plots are"
+    drawn = f"; {len(plots)} {verb} in {destination / 'plots'}" if plots else ""
+    console.print(f"Look at {page} in a browser{drawn}.", soft_wrap=True, highlight=False)

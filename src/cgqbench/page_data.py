@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cgqbench.curves import curve, seconds
+from cgqbench.comparison import Comparison
+from cgqbench.curves import curve, machines_of, seconds
 from cgqbench.palette import Style
 from cgqbench.record import Line, Run
-from cgqbench.searches import Searches
-from cgqbench.summary import Problem, label_of, problem_of
+from cgqbench.searches import Searches, vertices
 
 Chart = dict[str, Any]
 
@@ -26,18 +26,18 @@ MOST_SEARCHES = 120
 """Of one file; more are thinned out evenly, to keep the page small."""
 
 
-def chart(problem: Problem, methods: dict[str, list[Run]], style: dict[str, Style]) -> Chart:
+def chart(comparison: Comparison, style: dict[str, Style]) -> Chart:
     """A line for each method, and the metrics that any of them has."""
     series: list[Chart] = []
-    for method, group in methods.items():
+    for method, group in comparison.methods.items():
         curves = {key: curve(group, key) for key, _ in METRICS}
         series.append(
             {
-                "label": label_of(group[0].header),
+                "label": comparison.labels[method],
                 "colour": style[method].colour,
                 "dash": list(style[method].dash),
                 "seconds": _short(seconds(group)),
-                "diverged": all(run.diverged for run in group),
+                "state": _state(group),
                 "curves": {
                     key: {"mean": _short(line.mean), "spread": _short(line.spread)}
                     for key, line in curves.items()
@@ -50,18 +50,29 @@ def chart(problem: Problem, methods: dict[str, list[Run]], style: dict[str, Styl
         for key, label in METRICS
         if any(key in line["curves"] for line in series)
     ]
-    return {"title": problem.title, "metrics": metrics, "series": series}
+    return {
+        "metrics": metrics,
+        "series": series,
+        "machines": len(machines_of(comparison.runs)),
+    }
 
 
 def landscapes(found: Sequence[Searches]) -> list[Chart]:
     """The searches of each landscape file."""
     return [
         {
-            "title": f"{problem_of(one.header).title}, {label_of(one.header)}",
+            "title": one.title,
             "searches": [_search(line) for line in _thinned(one.lines)],
         }
         for one in found
     ]
+
+
+def _state(runs: Sequence[Run]) -> str:
+    """Why a method's line goes no further."""
+    if all(run.diverged for run in runs):
+        return "diverged"
+    return "ended" if any(run.end is not None and not run.diverged for run in runs) else "running"
 
 
 def _search(line: Line) -> Chart:
@@ -71,7 +82,7 @@ def _search(line: Line) -> Chart:
     rows = {key: _short(line[key]) for key in ("grid", "losses", "trial_steps", "trial_losses")}
     fits = {key: line[key] and _short(line[key]) for key in ("two_point", "least_squares")}
     kept = {key: line[key] for key in ("epoch", "accepted", "capped")}
-    return {**numbers, **rows, **fits, **kept}
+    return {**numbers, **rows, **fits, **kept, "vertices": _short(vertices(line))}
 
 
 def _thinned(lines: list[Line]) -> list[Line]:

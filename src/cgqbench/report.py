@@ -10,35 +10,17 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cgqbench.curves import median_epoch
-from cgqbench.experiments import EXPERIMENTS
-from cgqbench.figures import ABLATIONS
+from cgqbench.comparison import Comparison, comparisons, label_of, several
+from cgqbench.curves import Cost, costs, machine_of
+from cgqbench.figures import ABLATIONS, ablation
 from cgqbench.page_data import Chart, chart, landscapes
 from cgqbench.palette import Style, styles
 from cgqbench.record import Line, RecordError, Run, runs
 from cgqbench.searches import Searches, searches
-from cgqbench.summary import Problem, by_problem, label_of, problem_of
 from cgqbench.tables import Grid, caption, grids
 
-HEADINGS = {
-    "compare": "Comparison",
-    **{name: experiment.title for name, experiment in EXPERIMENTS.items()},
-}
 MOST_LINES = 24
 """A chart with more lines than this tells nobody anything: its table and figure do."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What an epoch of a method costs."""
-
-    label: str
-    colour: str
-    seconds: float
-    share: float
-    """Of the longest bar."""
-    ratio: float | None
-    """To SGD."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +41,9 @@ class Part:
 
     title: str
     chart: int | None
-    bars: list[Bar]
+    methods: int
+    costs: list[Cost]
+    colours: dict[str, str]
     picture: str | None
     facts: list[Fact]
 
@@ -68,7 +52,6 @@ class Part:
 class Section:
     """One experiment."""
 
-    heading: str
     ablation: bool
     grid: Grid
     caption: str
@@ -99,9 +82,9 @@ def write_report(folder: Path, destination: Path, title: str = "Optimizers side 
     content = page.render(
         title=title,
         sections=sections,
-        runs=len(found),
+        runs=several(len(found), "run") if found else "",
         origin=_origin(found, lines),
-        search_facts=[(problem_of(one.header).title, _fact([one.header])) for one in lines],
+        search_facts=[(one.title, _fact(label_of(one.header), [one.header])) for one in lines],
         data={"charts": charts, "landscapes": landscapes(lines)},
     )
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -122,56 +105,47 @@ def _environment() -> Environment:
 def _sections(
     found: Sequence[Run], style: dict[str, Style], charts: list[Chart]
 ) -> Iterator[Section]:
-    problems = by_problem(found)
-    for grid in sorted(grids(found), key=lambda grid: grid.experiment in ABLATIONS):
-        parts = []
-        for problem in grid.problems:
-            methods = problems[problem]
-            place = None
-            if len(methods) <= MOST_LINES:
-                place = len(charts)
-                charts.append(chart(problem, methods, style))
-            bars = _bars(methods, style)
-            picture = _picture(problem, methods)
-            facts = [_fact([run.header for run in group]) for group in methods.values()]
-            parts.append(Part(problem.title, place, bars, picture, facts))
-        heading = HEADINGS.get(grid.experiment, grid.experiment)
-        ablation = grid.experiment in ABLATIONS
-        yield Section(heading, ablation, grid, caption(grid), parts)
+    tables = grids(comparisons(found))
+    for grid in sorted(tables, key=lambda grid: grid.experiment in ABLATIONS):
+        parts = [_part(comparison, style, charts) for comparison in grid.columns]
+        yield Section(grid.experiment in ABLATIONS, grid, caption(grid), parts)
 
 
-def _bars(methods: dict[str, list[Run]], style: dict[str, Style]) -> list[Bar]:
-    medians = {method: median_epoch(group) for method, group in methods.items()}
-    times = {method: value for method, value in medians.items() if value is not None}
-    longest = max(times.values(), default=0.0)
-    unit = times.get("sgd")
-    return [
-        Bar(
-            label_of(methods[method][0].header),
-            style[method].colour,
-            seconds,
-            seconds / longest if longest else 0.0,
-            seconds / unit if unit else None,
-        )
-        for method, seconds in times.items()
-    ]
+def _part(comparison: Comparison, style: dict[str, Style], charts: list[Chart]) -> Part:
+    methods = comparison.methods
+    place = None
+    if len(methods) <= MOST_LINES:
+        place = len(charts)
+        charts.append(chart(comparison, style))
+    return Part(
+        comparison.title,
+        place,
+        len(methods),
+        costs(comparison),
+        {method: style[method].colour for method in methods},
+        _picture(comparison),
+        [
+            _fact(comparison.labels[method], [run.header for run in group])
+            for method, group in methods.items()
+        ],
+    )
 
 
-def _picture(problem: Problem, methods: dict[str, list[Run]]) -> str | None:
+def _picture(comparison: Comparison) -> str | None:
     """The figure of an ablation, as an address that holds the picture itself."""
-    group = [run for found in methods.values() for run in found]
-    if problem.experiment not in ABLATIONS or not any(run.epochs for run in group):
+    draw = ablation(comparison)
+    if draw is None:
         return None
     with TemporaryDirectory() as folder:
-        path = ABLATIONS[problem.experiment](group, Path(folder) / "figure.png")
+        path = draw(comparison, Path(folder) / "figure.png")
         return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _fact(headers: list[Line]) -> Fact:
+def _fact(label: str, headers: list[Line]) -> Fact:
     settings = headers[0].get("settings") or {}
     parameters = headers[0].get("parameters")
     return Fact(
-        label_of(headers[0]),
+        label,
         ", ".join(f"{name}={value}" for name, value in settings.items()) or "none",
         ", ".join(str(header["seed"]) for header in headers),
         headers[0]["epochs"],
@@ -182,15 +156,10 @@ def _fact(headers: list[Line]) -> Fact:
 
 def _origin(found: Sequence[Run], lines: Sequence[Searches]) -> Origin:
     headers = [run.header for run in found] + [one.header for one in lines]
-    machines, versions, commands = [], [], []
-    for header in headers:
-        threads = header.get("threads")
-        count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
-        words = [header.get("hardware"), header.get("device"), count]
-        machines.append(", ".join(filter(None, words)))
-        named = header.get("versions") or {}
-        versions.append(", ".join(f"{name} {version}" for name, version in named.items()))
-        commands.append(str(header.get("command") or ""))
-    return Origin(
-        *(list(filter(None, dict.fromkeys(row))) for row in (machines, versions, commands))
+    versions = [header.get("versions") or {} for header in headers]
+    rows = (
+        [machine_of(header) for header in headers],
+        [", ".join(f"{name} {text}" for name, text in named.items()) for named in versions],
+        [str(header.get("command") or "") for header in headers],
     )
+    return Origin(*(list(filter(None, dict.fromkeys(row))) for row in rows))

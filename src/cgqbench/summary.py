@@ -1,31 +1,15 @@
-"""Records → numbers: each method's last epoch, as mean and spread over its seeds."""
+"""Comparisons → numbers: each method's last epoch, as mean and spread over its seeds."""
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cgqbench import paper
-from cgqbench.record import Line, Run
-
-TITLES = {
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "svhn": "SVHN",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "mlp": "MLP",
-    "vgg16": "VGG-16",
-    "resnet20": "ResNet-20",
-    "resnet110": "ResNet-110",
-    "resnet164": "ResNet-164",
-    "densenet100": "DenseNet-100",
-}
-"""How datasets and networks are written in headings, in the order of the columns."""
+from cgqbench.comparison import Comparison, Problem
+from cgqbench.record import Run
 
 METRICS = (
     "train_loss",
@@ -34,35 +18,6 @@ METRICS = (
     "average_test_loss",
     "average_test_accuracy",
 )
-
-_METHODS = (
-    *paper.METHODS,
-    *("sgd_cosine", "adamw_cosine", "schedulefree_sgd", "schedulefree_adamw"),
-    *("prodigy", "dadaptation", "dog", "scgq_relative"),
-)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What methods are compared on: runs of one problem may stand side by side."""
-
-    experiment: str
-    dataset: str
-    network: str
-    epochs: int
-    batch_size: int
-    task: str | None = None
-
-    @property
-    def title(self) -> str:
-        """Its heading.
-
-        >>> Problem("table1", "svhn", "vgg16", epochs=40, batch_size=64).title
-        'SVHN / VGG-16'
-        """
-        if self.task is not None:
-            return Path(self.task).stem
-        return " / ".join(TITLES.get(name, name) for name in (self.dataset, self.network))
 
 
 @dataclass(frozen=True)
@@ -89,7 +44,9 @@ class Entry:
     values: dict[str, Statistic]
     """By metric; a metric that was not recorded is left out."""
     best: frozenset[str] = frozenset()
-    """The metrics in which no complete entry of the same problem is better, as far as shown."""
+    """The metrics in which, as far as shown, no complete entry is better.
+
+    None of them if the complete entries differ in their number of seeds."""
 
     @property
     def complete(self) -> bool:
@@ -108,46 +65,13 @@ class Entry:
         return paper.RESULTS.get(key)
 
 
-def summary(runs: Sequence[Run]) -> list[Entry]:
-    """An entry for each method on each problem, in the order of the tables."""
-    entries = []
-    for problem, methods in by_problem(runs).items():
-        column = [_entry(problem, method, group) for method, group in methods.items()]
-        entries += [replace(entry, best=_best(entry, column)) for entry in column]
-    return entries
-
-
-def by_problem(runs: Sequence[Run]) -> dict[Problem, dict[str, list[Run]]]:
-    """The runs of each method on each problem, problems and methods in the tables' order."""
-    grouped: dict[Problem, dict[str, list[Run]]] = {}
-    for run in sorted(runs, key=_place):
-        methods = grouped.setdefault(problem_of(run.header), {})
-        methods.setdefault(run.header["method"], []).append(run)
-    return grouped
-
-
-def problem_of(header: Line) -> Problem:
-    """The problem that the first line of a record names."""
-    return Problem(
-        header["experiment"],
-        header["dataset"],
-        header["network"],
-        header["epochs"],
-        header["batch_size"],
-        header.get("task"),
-    )
-
-
-def label_of(header: Line) -> str:
-    """The method's name in tables, with the settings that tell it from its kin.
-
-    >>> label_of({"method": "scgq:search_prob=0.3,lr=0.1", "label": "sCGQ(2pt)"})
-    'sCGQ(2pt) search_prob=0.3, lr=0.1'
-    """
-    name, _, settings = str(header["method"]).partition(":")
-    label = str(header.get("label") or name)
-    told = ", ".join(settings.split(","))
-    return label if told in label else f"{label} {told}"
+def summary(comparison: Comparison) -> list[Entry]:
+    """An entry for each method, in the order of the tables."""
+    column = [
+        _entry(comparison.problem, method, comparison.labels[method], group)
+        for method, group in comparison.methods.items()
+    ]
+    return [replace(entry, best=_best(entry, column)) for entry in column]
 
 
 def counted(runs: Sequence[Run]) -> list[Run]:
@@ -169,13 +93,13 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
     return Statistic(statistics.fmean(known), spread, len(known))
 
 
-def shown_loss(value: float, like: float | None = None) -> str:
-    """A loss to three significant digits, or to the decimals that another one has.
+def shown_loss(value: float) -> str:
+    """A loss to three significant digits.
 
-    >>> shown_loss(0.0024049), shown_loss(0.00003, like=0.0024049), shown_loss(1.45)
-    ('0.00240', '0.00003', '1.45')
+    >>> shown_loss(0.0024049), shown_loss(1.45)
+    ('0.00240', '1.45')
     """
-    size = abs(value if like is None else like)
+    size = abs(value)
     if size != 0 and not 1e-5 <= size < 1e6:
         return f"{value:.2e}"
     decimals = 2 if size == 0 else max(0, 2 - math.floor(math.log10(size)))
@@ -187,7 +111,27 @@ def shown(metric: str, value: float) -> str:
     return f"{value:.2f}" if metric.endswith("accuracy") else shown_loss(value)
 
 
-def _entry(problem: Problem, method: str, runs: list[Run]) -> Entry:
+def shown_with_spread(metric: str, value: Statistic) -> str:
+    """Mean ± spread, both to the decimals of the mean.
+
+    >>> shown_with_spread("train_loss", Statistic(0.0204, 0.0031, 3))
+    '0.0204 ± 0.0031'
+    >>> shown_with_spread("train_loss", Statistic(0.0204, 0.00001, 3))
+    '0.0204 ± <0.0001'
+    """
+    mean = shown(metric, value.mean)
+    if value.spread is None:
+        return mean
+    if "e" in mean:
+        return f"{mean} ± {value.spread:.2e}"
+    decimals = len(mean.partition(".")[2])
+    least = 10.0**-decimals
+    if 0 < value.spread < least / 2:
+        return f"{mean} ± <{least:.{decimals}f}"
+    return f"{mean} ± {value.spread:.{decimals}f}"
+
+
+def _entry(problem: Problem, method: str, label: str, runs: list[Run]) -> Entry:
     rows = counted(runs)
     last = min((len(run.epochs) for run in rows), default=0)
     found = {
@@ -196,7 +140,7 @@ def _entry(problem: Problem, method: str, runs: list[Run]) -> Entry:
     return Entry(
         problem,
         method,
-        label_of(runs[0].header),
+        label,
         seeds=len(runs),
         diverged=sum(run.diverged for run in runs),
         unfinished=sum(run.end is None for run in runs),
@@ -207,7 +151,7 @@ def _entry(problem: Problem, method: str, runs: list[Run]) -> Entry:
 
 def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
     rivals = [rival for rival in column if rival.complete]
-    if not entry.complete or len(column) == 1:
+    if entry not in rivals or len(rivals) == 1 or len({rival.seeds for rival in rivals}) > 1:
         return frozenset()
     best = []
     for metric, value in entry.values.items():
@@ -216,30 +160,3 @@ def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
         if shown(metric, value.mean) == shown(metric, winner):
             best.append(metric)
     return frozenset(best)
-
-
-def _place(run: Run) -> tuple[object, ...]:
-    header = run.header
-    method, _, settings = header["method"].partition(":")
-    return (
-        header["experiment"],
-        _index(header["dataset"], tuple(TITLES)),
-        header["dataset"],
-        _index(header["network"], tuple(TITLES)),
-        header["network"],
-        str(header.get("task")),
-        header["epochs"],
-        header["batch_size"],
-        _index(method, _METHODS),
-        method,
-        [(float(word), "") if word[0].isdigit() else (math.inf, word) for word in _words(settings)],
-        header["seed"],
-    )
-
-
-def _index(name: str, order: tuple[str, ...]) -> int:
-    return order.index(name) if name in order else len(order)
-
-
-def _words(settings: str) -> list[str]:
-    return re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[^\d]+", settings)

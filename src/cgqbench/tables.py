@@ -1,23 +1,23 @@
-"""Numbers → tables for the terminal, for Markdown and for the report.
+"""Numbers → tables: rows are methods, columns are problems, and an entry is said in words.
 
-Rows are methods, columns are problems, and an entry reads "train loss / test accuracy".
+An entry reads "train loss / test accuracy" or, for a task without one, "train loss / test loss".
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
-
 from cgqbench import paper
-from cgqbench.record import Run
-from cgqbench.summary import Entry, Problem, Statistic, shown, shown_loss, summary
+from cgqbench.comparison import Comparison, several
+from cgqbench.experiments import EXPERIMENTS
+from cgqbench.summary import Entry, shown_with_spread, summary
 
-__all__ = ["Grid", "Row", "Shown", "caption", "grids", "markdown", "rich_table", "shown", "summary"]
+HEADINGS = {
+    "compare": "Comparison",
+    **{name: experiment.title for name, experiment in EXPERIMENTS.items()},
+}
 
 
 class Piece(NamedTuple):
@@ -48,79 +48,66 @@ class Grid:
     """The table of one experiment."""
 
     experiment: str
-    problems: tuple[Problem, ...]
+    columns: tuple[Comparison, ...]
     rows: tuple[Row, ...]
-    heads: tuple[tuple[str, str], ...]
-    """The heading of each column: what was trained, and the epochs and seeds it had."""
+
+    @property
+    def heading(self) -> str:
+        """What the experiment is called."""
+        return HEADINGS.get(self.experiment, self.experiment)
+
+    @property
+    def heads(self) -> list[tuple[str, str]]:
+        """The heading of each column: what was trained, and the epochs and seeds it had."""
+        return [(column.title, column.budget) for column in self.columns]
 
 
-def grids(runs: Sequence[Run]) -> list[Grid]:
-    """A table for each experiment in the records."""
-    entries = summary(runs)
-    experiments = dict.fromkeys(entry.problem.experiment for entry in entries)
+def grids(compared: Sequence[Comparison]) -> list[Grid]:
+    """A table for each experiment."""
+    experiments = dict.fromkeys(one.problem.experiment for one in compared)
     return [
-        _grid(experiment, [entry for entry in entries if entry.problem.experiment == experiment])
+        _grid(experiment, [one for one in compared if one.problem.experiment == experiment])
         for experiment in experiments
     ]
 
 
 def caption(grid: Grid) -> str:
     """What the numbers of a table are."""
-    alone = all("±" not in piece.text for piece in _pieces(grid))
-    over = "" if alone else ", mean ± standard deviation over seeds"
-    averaged = "Averaged: test accuracy of the anytime average of the weights. "
-    with_average = any(piece.text.startswith("averaged") for piece in _pieces(grid))
-    return (
-        f"Train loss / test accuracy (%) after the last epoch{over}. "
-        f"{averaged * with_average}Best of a column in bold; – means diverged."
-    )
-
-
-def rich_table(grid: Grid) -> Table:
-    """The table for the terminal.
-
-    >>> rich_table(Grid("table1", (), (), ())).title
-    'table1'
-    """
-    table = Table(title=escape(grid.experiment), caption=escape(caption(grid)), show_lines=True)
-    table.add_column("method", no_wrap=True)
-    for title, budget in grid.heads:
-        table.add_column(f"{escape(title)}\n[dim]{budget}[/dim]", justify="right")
-    for row in grid.rows:
-        table.add_row(escape(row.label), *(_rich(entry) for entry in row.entries))
-    return table
-
-
-def markdown(grid: Grid) -> str:
-    """The table for a page of Markdown, with its caption."""
-    heads = [f"{_safe(title)}<br>{budget}" for title, budget in grid.heads]
-    lines = [
-        f"| {' | '.join(['method', *heads])} |",
-        f"|{'|'.join(['---', *['---:'] * len(heads)])}|",
-    ]
-    for row in grid.rows:
-        cells = [_safe(row.label), *(_markdown(entry) for entry in row.entries)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", caption(grid), ""])
-
-
-def _grid(experiment: str, entries: list[Entry]) -> Grid:
-    problems = tuple(dict.fromkeys(entry.problem for entry in entries))
-    labels = dict.fromkeys((entry.method, entry.label) for entry in entries)
-    found = {(entry.method, entry.problem): entry for entry in entries}
-    seeds = {
-        problem: {entry.seeds for entry in entries if entry.problem == problem}
-        for problem in problems
+    texts = [piece.text for piece in _pieces(grid)]
+    qualities = {
+        "test accuracy (%)": any(text == " / " for text in texts),
+        "test loss": any("/ test loss" in text for text in texts),
     }
+    quality = " or ".join(name for name, there in qualities.items() if there)
+    sentences = [f"Train loss / {quality or 'test accuracy (%)'} after the last epoch"]
+    if any("±" in text for text in texts):
+        sentences[0] += ", mean ± standard deviation over seeds"
+    if any(text.startswith("averaged") for text in texts):
+        sentences.append("Averaged: the same test with the anytime average of the weights")
+    if len(grid.rows) > 1:
+        sentences.append(
+            "Bold: the best of its column among methods whose seeds all finished; no bold where "
+            "their numbers of seeds differ"
+        )
+    if any(text.endswith("–") for text in texts):
+        sentences.append("–: diverged, or not finite")
+    return ". ".join([*sentences, ""]).strip()
+
+
+def _grid(experiment: str, columns: list[Comparison]) -> Grid:
+    entries = [{entry.method: entry for entry in summary(column)} for column in columns]
+    labels = {method: label for column in columns for method, label in column.labels.items()}
     rows = []
-    for method, label in labels:
-        row = [found.get((method, problem)) for problem in problems]
+    for method, label in labels.items():
+        row = [column.get(method) for column in entries]
         words = [
-            None if entry is None else _shown(entry, len(seeds[entry.problem]) > 1) for entry in row
+            None
+            if entry is None
+            else _shown(entry, len({one.seeds for one in column.values()}) > 1)
+            for entry, column in zip(row, entries, strict=True)
         ]
         rows.append(Row(label, tuple(words)))
-    heads = [(problem.title, _budget(problem, seeds[problem])) for problem in problems]
-    return Grid(experiment, problems, tuple(rows), tuple(heads))
+    return Grid(experiment, tuple(columns), tuple(rows))
 
 
 def _shown(entry: Entry, with_seeds: bool) -> Shown:
@@ -130,7 +117,7 @@ def _shown(entry: Entry, with_seeds: bool) -> Shown:
 
 def _value(entry: Entry) -> tuple[Piece, ...]:
     if not entry.values:
-        return (Piece("–" if entry.diverged else "…"),)
+        return (Piece("…" if entry.unfinished else "–"),)
     quality = "test_accuracy"
     if quality not in entry.values and "test_loss" in entry.values:
         quality = "test_loss"
@@ -161,7 +148,7 @@ def _paper(entry: Entry) -> tuple[Piece, ...]:
 def _notes(entry: Entry, with_seeds: bool) -> tuple[Piece, ...]:
     notes = []
     if with_seeds:
-        notes.append(_several(entry.seeds, "seed"))
+        notes.append(several(entry.seeds, "seed"))
     if entry.diverged:
         notes.append(f"{entry.diverged} of {entry.seeds} diverged")
     if entry.unfinished:
@@ -173,61 +160,14 @@ def _notes(entry: Entry, with_seeds: bool) -> tuple[Piece, ...]:
 
 def _piece(entry: Entry, metric: str) -> Piece:
     value = entry.values.get(metric)
-    return Piece("–") if value is None else Piece(_number(metric, value), metric in entry.best)
-
-
-def _number(metric: str, value: Statistic) -> str:
-    mean = shown(metric, value.mean)
-    if value.spread is None:
-        return mean
-    accuracy = metric.endswith("accuracy")
-    return f"{mean} ± {f'{value.spread:.2f}' if accuracy else shown_loss(value.spread, value.mean)}"
-
-
-def _budget(problem: Problem, seeds: set[int]) -> str:
-    words = [_several(problem.epochs, "epoch")]
-    if len(seeds) == 1:
-        words.append(_several(max(seeds), "seed"))
-    return ", ".join(words)
-
-
-def _several(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
+    return (
+        Piece("–")
+        if value is None
+        else Piece(shown_with_spread(metric, value), metric in entry.best)
+    )
 
 
 def _pieces(grid: Grid) -> list[Piece]:
     entries = [entry for row in grid.rows for entry in row.entries if entry is not None]
     lines = [line for entry in entries for line in (entry.value, *entry.details)]
     return [piece for line in lines for piece in line]
-
-
-def _rich(entry: Shown | None) -> str:
-    if entry is None:
-        return ""
-    value = "".join(
-        f"[bold]{escape(piece.text)}[/bold]" if piece.best else escape(piece.text)
-        for piece in entry.value
-    )
-    lines = [
-        "".join(
-            f"[bold]{escape(piece.text)}[/bold]" if piece.best else f"[dim]{escape(piece.text)}[/]"
-            for piece in line
-        )
-        for line in entry.details
-    ]
-    return "\n".join([value, *lines])
-
-
-def _markdown(entry: Shown | None) -> str:
-    if entry is None:
-        return ""
-    return "<br>".join(
-        "".join(f"**{_safe(piece.text)}**" if piece.best else _safe(piece.text) for piece in line)
-        for line in (entry.value, *entry.details)
-    )
-
-
-def _safe(text: str) -> str:
-    """Text that neither ends a cell nor is read as HTML or emphasis."""
-    plain = html.escape(text, quote=False).replace("\n", " ")
-    return "".join(f"\\{letter}" if letter in "|*_`[]\\" else letter for letter in plain)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from cgqbench.curves import median_epoch
-from cgqbench.figures.bounds import ablation_bounds
+from cgqbench.comparison import Comparison, comparisons
+from cgqbench.curves import costs
+from cgqbench.figures.bounds import BOUNDS, ablation_bounds
 from cgqbench.figures.dynamics import dynamics
 from cgqbench.figures.landscape import landscape
 from cgqbench.figures.momentum import ablation_momentum
 from cgqbench.figures.probability import ablation_probability
 from cgqbench.figures.run_time import run_time
-from cgqbench.record import RecordError, Run, runs
+from cgqbench.record import runs
 from cgqbench.searches import searches
-from cgqbench.summary import Problem, by_problem
 
 __all__ = [
     "ABLATIONS",
+    "ablation",
     "ablation_bounds",
     "ablation_momentum",
     "ablation_probability",
@@ -28,42 +29,57 @@ __all__ = [
     "run_time",
 ]
 
-Drawing = Callable[[Sequence[Run], Path], Path]
+Drawing = Callable[[Comparison, Path], Path]
 
-ABLATIONS: dict[str, Drawing] = {
-    "figure3a": ablation_momentum,
-    "figure3b": ablation_probability,
-    "figure3c": ablation_bounds,
+ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {
+    "figure3a": (ablation_momentum, {"momentum"}),
+    "figure3b": (ablation_probability, {"search_prob"}),
+    "figure3c": (ablation_bounds, BOUNDS),
 }
-"""The figure that an ablation's experiment is drawn as."""
+"""The figure that an ablation's experiment is drawn as, and the settings that it varies."""
 
 
 def every_figure(folder: Path, destination: Path) -> list[Path]:
     """Draw all that the records below a folder allow; the files written."""
-    written = []
-    for problem, methods in by_problem(runs(folder)).items():
-        group = [run for method in methods.values() for run in method]
-        if not any(run.epochs for run in group):
-            continue
-        name = destination / _name(problem)
-        if problem.experiment in ABLATIONS:
-            written.append(ABLATIONS[problem.experiment](group, name.with_suffix(".png")))
-            continue
-        written.append(dynamics(group, name.with_name(f"{name.name}-dynamics.png")))
-        if median_epoch(group) is not None:
-            written.append(run_time(group, name.with_name(f"{name.name}-run_time.png")))
-    written += [
-        landscape(found, destination / f"{found.path.name.removesuffix('.jsonl')}.png")
-        for found in searches(folder)
-    ]
-    if not written:
-        raise RecordError(
-            f"There is nothing to draw in {folder}: it holds no records. Make some with "
-            f"`cgq compare --out {folder}`."
-        )
+    written: list[Path] = []
+    for comparison in comparisons(runs(folder)):
+        for kind, draw in _drawings(comparison).items():
+            name = f"{comparison.problem.experiment}-{comparison.name}"
+            written.append(draw(comparison, _free(destination, name, kind, written)))
+    for found in searches(folder):
+        path = _free(destination, f"landscape-{found.title}", "", written)
+        written.append(landscape(found, path))
     return written
 
 
-def _name(problem: Problem) -> str:
-    parts = (problem.experiment, problem.dataset, problem.network, f"{problem.epochs}epochs")
-    return re.sub(r"[^\w+-]", "_", "-".join(parts))
+def ablation(comparison: Comparison) -> Drawing | None:
+    """The figure of an ablation, if that is what was run and there is anything to draw."""
+    draw, varied = ABLATIONS.get(comparison.problem.experiment, (None, set()))
+    found = any(
+        varied <= comparison.settings(method).keys() and any(run.epochs for run in group)
+        for method, group in comparison.methods.items()
+    )
+    return draw if found else None
+
+
+def _drawings(comparison: Comparison) -> dict[str, Drawing]:
+    """The figures of a comparison, by what is added to their names."""
+    draw = ablation(comparison)
+    if draw is not None:
+        return {"": draw}
+    found: dict[str, Drawing] = {}
+    if any(run.epochs for run in comparison.runs):
+        found["-dynamics"] = dynamics
+    if costs(comparison):
+        found["-run_time"] = run_time
+    return found
+
+
+def _free(folder: Path, name: str, kind: str, taken: list[Path]) -> Path:
+    """A path that no other figure has, short enough for every file system."""
+    stem = re.sub(r"[^\w.+=]+", "-", name.lower())[:80].strip("-.")
+    path, number = folder / f"{stem}{kind}.png", 1
+    while path in taken:
+        number += 1
+        path = folder / f"{stem}-{number}{kind}.png"
+    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +10,38 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LogNorm
 from matplotlib.patches import Rectangle
 
-from cgqbench.figures.canvas import QUIET, canvas, heading, one_problem, plain_decades, saved
-from cgqbench.record import Line, Run
-from cgqbench.summary import Entry, problem_of, shown_loss, summary
+from cgqbench.comparison import Comparison
+from cgqbench.figures.canvas import QUIET, canvas, heading, plain_decades, saved
+from cgqbench.summary import Entry, shown_loss, summary
+
+BOUNDS = {"lr", "max_momentum"}
+"""The settings that place a method on the map."""
 
 
-def ablation_bounds(runs: Sequence[Run], path: Path) -> Path:
-    """A map of the train loss over α_max × β_max; hatched where a seed or all of them diverged."""
-    methods = one_problem(runs)
-    place = {method: _bounds(group[0].header) for method, group in methods.items()}
-    steps = sorted({step for step, _ in place.values()})
-    momenta = sorted({momentum for _, momentum in place.values()})
-    entries = {place[entry.method]: entry for entry in summary(runs)}
+def ablation_bounds(comparison: Comparison, path: Path) -> Path:
+    """A map of the train loss over α_max × β_max; hatched where a seed or all of them diverged.
+
+    A method that does not have both bounds has no place on it.
+    """
+    settings = [(entry, comparison.settings(entry.method)) for entry in summary(comparison)]
+    entries = {
+        (float(chosen["lr"]), float(chosen["max_momentum"])): entry
+        for entry, chosen in settings
+        if chosen.keys() >= BOUNDS
+    }
+    if not entries:
+        raise ValueError(
+            "The map of ceilings needs the settings lr and max_momentum, and no method has both. "
+            "Run cgq:lr=...,max_momentum=..."
+        )
+    steps = sorted({step for step, _ in entries})
+    momenta = sorted({momentum for _, momentum in entries})
     losses = np.full((len(momenta), len(steps)), np.nan)
     for (step, momentum), entry in entries.items():
         if "train_loss" in entry.values:
             losses[momenta.index(momentum), steps.index(step)] = entry.values["train_loss"].mean
 
-    figure, (axis,) = canvas(1, 1, (9.0, 1.8 + 0.5 * len(momenta)))
+    figure, (axis,) = canvas(1, 1, (9.0, 1.8 + 0.5 * max(3, len(momenta))))
     axis.grid(visible=False)
     norm = _norm(losses)
     colours = colormaps["cividis_r"]
@@ -38,24 +51,19 @@ def ablation_bounds(runs: Sequence[Run], path: Path) -> Path:
         _write(axis, at, entry, norm, colours)
     axis.set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
     axis.set_yticks(range(len(momenta)), [f"{momentum:g}" for momentum in momenta])
-    axis.set_xlabel(r"ceiling of the step, $\alpha_{max}$")
+    axis.set_xlabel(r"ceiling of the step size, $\alpha_{max}$")
     axis.set_ylabel(r"ceiling of the momentum, $\beta_{max}$")
     bar = figure.colorbar(image, ax=axis, pad=0.015)
     bar.outline.set_visible(False)
     bar.ax.tick_params(which="both", labelsize=8, colors=QUIET)
     plain_decades(bar.ax.yaxis)
-    heading(figure, f"Train loss, {problem_of(runs[0].header).title} (hatched: seeds diverged)")
+    notes = [comparison.budget]
+    if any(entry.seeds > 1 for entry in entries.values()):
+        notes.append("mean over seeds")
+    if any(entry.diverged for entry in entries.values()):
+        notes.append("hatched: seeds diverged")
+    heading(figure, f"Train loss by ceilings: {comparison.title}", "; ".join(notes))
     return saved(figure, path)
-
-
-def _bounds(header: Line) -> tuple[float, float]:
-    settings = header.get("settings", {})
-    if not {"lr", "max_momentum"} <= settings.keys():
-        raise ValueError(
-            f"The map of ceilings needs the settings lr and max_momentum; {header['method']} does "
-            "not have both. Run it as cgq:lr=...,max_momentum=..."
-        )
-    return float(settings["lr"]), float(settings["max_momentum"])
 
 
 def _norm(losses: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> LogNorm:

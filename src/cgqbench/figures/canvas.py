@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from cgqbench.record import Run
-from cgqbench.summary import by_problem
+from cgqbench.comparison import Comparison
 
 INK, QUIET, FAINT = "#24292f", "#57606a", "#e4e7eb"
 DPI = 130
@@ -45,9 +46,53 @@ def title(axis: Axes, text: str) -> None:
     axis.set_title(plain(text), loc="left", fontsize=10, color=INK, fontweight="bold")
 
 
-def heading(figure: Figure, text: str) -> None:
-    """The figure's title."""
-    figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=QUIET)
+def heading(figure: Figure, *lines: str) -> None:
+    """The figure's title, and in further lines how it is to be read."""
+    wrapped = [part for line in lines for part in wrap(brief(line, 300), 100)]
+    figure.suptitle(plain("\n".join(wrapped)), x=0.01, ha="left", fontsize=10, color=QUIET)
+
+
+def spread_notes(comparison: Comparison, what: str) -> list[str]:
+    """The budget and, where there is more than one seed, what shows the spread over seeds."""
+    alone = all(len(group) == 1 for group in comparison.methods.values())
+    spread = [] if alone else [f"{what}: ± standard deviation over seeds"]
+    return [comparison.budget, *spread]
+
+
+def no_values(axes: Axes, along: Axis) -> None:
+    """Say that a panel is empty; numbers along its axis would mean nothing."""
+    along.set_ticks([])
+    axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=QUIET)
+
+
+def legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    """A legend below the panels, in as many columns as its longest label leaves room for.
+
+    The figure grows with it, so that many methods leave the panels as they are.
+    """
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    # At this size a letter is about 0.075 inches wide, and a line with its gaps 0.7.
+    columns = int(figure.get_figwidth() / (0.075 * longest + 0.7))
+    columns = max(1, min(5, columns, len(handles)))
+    rows = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        handlelength=2.6,
+    )
+
+
+def brief(text: str, most: int = 60) -> str:
+    """Text that is not longer than there is room for.
+
+    >>> brief("a method with a long name", 15)
+    'a method with …'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def plain(text: str) -> str:
@@ -55,24 +100,18 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def positive(values: Iterable[float]) -> bool:
+    """Whether there are values, and a logarithmic axis can show them all."""
+    return min(values, default=0.0) > 0
+
+
 def plain_decades(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers: 0.01, 0.02, 0.05, 0.1."""
     low, high = sorted(axis.get_view_interval())
-    wide = high > 60 * low > 0
+    wide = high > 1000 * low > 0
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def one_problem(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each method, provided that they are all of one problem."""
-    problems = by_problem(runs)
-    if len(problems) != 1:
-        raise ValueError(
-            f"A figure shows one problem, and these runs are of {len(problems)}. Choose one with "
-            "cgqbench.summary.by_problem."
-        )
-    return next(iter(problems.values()))
 
 
 def _quieten(axis: Axes) -> None:

@@ -2,84 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from cgqbench.comparison import Comparison
 from cgqbench.curves import Curve, curve
 from cgqbench.figures.canvas import (
+    brief,
     canvas,
     heading,
-    one_problem,
+    legend,
+    no_values,
     plain,
     plain_decades,
+    positive,
     saved,
+    spread_notes,
     title,
 )
 from cgqbench.palette import Style, styles
 from cgqbench.record import Run
-from cgqbench.summary import label_of, problem_of
 
 PANELS = (
     ("train_loss", "Train loss", "log"),
     ("test_accuracy", "Test accuracy (%)", "linear"),
-    ("step_size", "Learning rate", "log"),
+    ("step_size", "Step size", "log"),
     ("momentum", "Momentum", "linear"),
 )
 
 
-def dynamics(runs: Sequence[Run], path: Path) -> Path:
+def dynamics(comparison: Comparison, path: Path) -> Path:
     """Four panels; mean line and shaded standard deviation over seeds, × where all diverged."""
-    methods = one_problem(runs)
+    methods = comparison.methods
     style = styles(methods)
-    figure, axes = canvas(2, 2, (9.0, 6.4))
-    for axis, (metric, name, scale) in zip(axes, _panels(runs), strict=True):
+    lost = {method for method, group in methods.items() if all(run.diverged for run in group)}
+    figure, axes = canvas(2, 2, (9.0, 6.6))
+    for axis, (metric, name, scale) in zip(axes, _panels(comparison.runs), strict=True):
         drawn = {method: curve(group, metric) for method, group in methods.items()}
         title(axis, name)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if scale == "log" and _positive(drawn.values()):
+        axis.set_xticks(epoch_ticks(max(len(line.mean) for line in drawn.values())))
+        means = (value for line in drawn.values() for value in line.mean if value is not None)
+        if scale == "log" and positive(means):
             axis.set_yscale("log")
         for method, line in drawn.items():
-            lost = all(run.diverged for run in methods[method])
-            _draw(axis, line, style[method], lost)
+            _draw(axis, line, style[method], method in lost)
         if axis.get_yscale() == "log":
             plain_decades(axis.yaxis)
+        if all(line.empty for line in drawn.values()):
+            no_values(axis, axis.yaxis)
+        if metric == "test_accuracy":
+            _focus_accuracy(axis)
     for axis in axes[2:]:
         axis.set_xlabel("epoch")
-    if _classifies(runs):
-        _focus_accuracy(axes[1])
-    handles = [
-        axes[0].plot([], [], **_stroke(style[method]), label=plain(label_of(group[0].header)))[0]
-        for method, group in methods.items()
-    ]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=min(5, len(handles)),
-        frameon=False,
-        fontsize=9,
-        handlelength=2.6,
+    names = {method: plain(brief(comparison.labels[method])) for method in methods}
+    legend(
+        figure,
+        [
+            axes[0].plot([], [], **_stroke(style[method]), label=names[method])[0]
+            for method in methods
+        ],
     )
-    seeds = max(len(group) for group in methods.values())
-    problem = problem_of(runs[0].header)
-    heading(figure, f"{problem.title}, {seeds} seed{'s' * (seeds != 1)}")
+    notes = [*spread_notes(comparison, "shaded"), *["×: every seed diverged"] * bool(lost)]
+    heading(figure, comparison.title, "; ".join(notes))
     return saved(figure, path)
+
+
+def epoch_ticks(last: int) -> list[int]:
+    """Whole epochs to label: the first, the last, and round ones between them.
+
+    >>> epoch_ticks(1), epoch_ticks(10), epoch_ticks(21)
+    ([1], [1, 2, 4, 6, 8, 10], [1, 5, 10, 15, 21])
+    """
+    step = next(size for power in range(9) for size in _round(power) if last <= 6 * size)
+    return sorted(
+        {1, *(at for at in range(step, last, step) if at <= last - step / 2), max(1, last)}
+    )
+
+
+def _round(power: int) -> tuple[int, int, int]:
+    return 10**power, 2 * 10**power, 5 * 10**power
 
 
 def _panels(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     """The four; a task that is no classification has a test loss in place of the accuracy."""
-    if _classifies(runs):
+    if any(row.get("test_accuracy") is not None for run in runs for row in run.epochs):
         return list(PANELS)
     return [PANELS[0], ("test_loss", "Test loss", "log"), *PANELS[2:]]
-
-
-def _classifies(runs: Sequence[Run]) -> bool:
-    return any(row.get("test_accuracy") is not None for run in runs for row in run.epochs)
 
 
 def _draw(axis: Axes, line: Curve, style: Style, diverged: bool) -> None:
@@ -101,15 +115,17 @@ def _focus_accuracy(axis: Axes) -> None:
     """Show the upper part: the first epochs and failures would flatten everything of interest."""
     heights = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
     heights = [height[np.isfinite(height)] for height in heights]
-    ends = [float(height[-1]) for height in heights if len(height)]
-    if not ends:
+    heights = [height for height in heights if len(height)]
+    if not heights:
         return
-    top = max(float(height.max()) for height in heights if len(height))
-    good = [end for end in ends if end > top - 25]
+    top, bottom = (float(edge(np.concatenate(heights))) for edge in (np.max, np.min))
+    good = [float(height[-1]) for height in heights if height[-1] > top - 25]
     floor = min(min(good), float(np.median(np.concatenate(heights))))
     margin = max(0.5, 0.6 * (top - floor))
-    bottom = min(float(height.min()) for height in heights if len(height))
-    axis.set_ylim(max(bottom - 0.3, floor - margin), min(100.3, top + 0.12 * margin + 0.2))
+    cut = math.floor(floor - margin)
+    axis.set_ylim(max(bottom - 0.3, cut), min(100.3, top + 0.12 * margin + 0.2))
+    if bottom < cut:
+        title(axis, f"Test accuracy (%), axis cut at {cut}")
 
 
 def _stroke(style: Style) -> dict[str, Any]:
@@ -119,8 +135,3 @@ def _stroke(style: Style) -> dict[str, Any]:
 
 def _numbers(values: list[float | None]) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _positive(lines: Iterable[Curve]) -> bool:
-    values = [value for line in lines for value in line.mean if value is not None]
-    return bool(values) and min(values) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,7 @@ from matplotlib.axes import Axes
 from cgqbench.figures.canvas import INK, QUIET, canvas, heading, saved, title
 from cgqbench.palette import STYLES
 from cgqbench.record import Line
-from cgqbench.searches import Searches, roughness
-from cgqbench.summary import label_of, problem_of
+from cgqbench.searches import Searches, roughness, vertices
 
 PARABOLAS = (
     ("two_point", "two-point parabola", STYLES["scgq"].colour, (5.0, 2.5)),
@@ -21,12 +21,15 @@ PARABOLAS = (
 
 def landscape(found: Searches, path: Path) -> Path:
     """The smoothest and the roughest of the lines in a landscape file, side by side."""
-    lines = sorted(found.lines, key=roughness)
-    figure, axes = canvas(1, 2, (9.0, 3.8))
-    for axis, line, name in zip(
-        axes, (lines[0], lines[-1]), ("Smoothest", "Roughest"), strict=True
-    ):
-        title(axis, f"{name} of {len(lines)}: step {line['step']}, epoch {line['epoch']}")
+    # A line that is hardly finite anywhere cannot be judged; it is shown if there is no other.
+    judged = [line for line in found.lines if math.isfinite(roughness(line))] or found.lines
+    lines = sorted(judged, key=roughness)
+    picked = {f"Smoothest of {len(lines)}": lines[0], f"Roughest of {len(lines)}": lines[-1]}
+    if len(lines) == 1:
+        picked = {"The only search": lines[0]}
+    figure, axes = canvas(1, len(picked), (9.0, 3.8))
+    for axis, (name, line) in zip(axes, picked.items(), strict=True):
+        title(axis, f"{name}: step {line['step']}, epoch {line['epoch']}")
         _draw(axis, line)
     axes[0].set_ylabel("loss of the mini-batch")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -41,8 +44,7 @@ def landscape(found: Searches, path: Path) -> Path:
         frameon=False,
         fontsize=9,
     )
-    header = found.header
-    heading(figure, f"{problem_of(header).title}, {label_of(header)}")
+    heading(figure, found.title)
     return saved(figure, path)
 
 
@@ -63,14 +65,18 @@ def _draw(axis: Axes, line: Line) -> None:
     trials = _numbers(line["trial_losses"])
     axis.plot(line["trial_steps"], trials, "o", color=INK, mfc="white", ms=6, label="trials")
     axis.axvline(
-        line["step_size"], color=STYLES["cgq"].colour, linewidth=1.3, label="step taken", zorder=0
+        line["step_size"],
+        color=STYLES["cgq"].colour,
+        linewidth=1.3,
+        label="step size taken",
+        zorder=0,
     )
-    seen = np.concatenate([losses, trials, [line["loss"]]])
+    seen = np.concatenate([losses, trials, [line["loss"]], vertices(line)])
     seen = seen[np.isfinite(seen)]
     low, high = float(seen.min()), float(seen.max())
     margin = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
     axis.set_ylim(low - margin, high + margin)
-    axis.set_xlabel("step α", color=QUIET)
+    axis.set_xlabel("step size α", color=QUIET)
 
 
 def _numbers(values: list[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

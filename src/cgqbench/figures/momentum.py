@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from cgqbench.comparison import Comparison
 from cgqbench.figures.canvas import (
+    brief,
     canvas,
     heading,
-    one_problem,
+    no_values,
     plain,
     plain_decades,
+    positive,
     saved,
+    spread_notes,
     title,
 )
 from cgqbench.palette import STYLES
-from cgqbench.record import Line, Run
-from cgqbench.summary import Entry, problem_of, summary
+from cgqbench.summary import Entry, shown_with_spread, summary
 
 RULES = {
     "polak_ribiere": "Polak–Ribière",
@@ -28,53 +31,79 @@ RULES = {
 }
 
 
-def ablation_momentum(runs: Sequence[Run], path: Path) -> Path:
-    """Train loss and test accuracy for each rule, then for each fixed momentum."""
-    methods = one_problem(runs)
-    momenta = {method: momentum_of(group[0].header) for method, group in methods.items()}
-    entries = sorted(summary(runs), key=lambda entry: _place(momenta[entry.method]))
-    figure, axes = canvas(1, 2, (9.0, 1.4 + 0.32 * len(entries)), sharey=True)
+def ablation_momentum(comparison: Comparison, path: Path) -> Path:
+    """Train loss and test accuracy for each rule and each fixed momentum.
+
+    What is far below the best accuracy is named at the edge, or it would push the rest together.
+    """
+    entries = summary(comparison)
+    momenta = {entry.method: comparison.settings(entry.method).get("momentum") for entry in entries}
+    figure, axes = canvas(1, 2, (9.0, 1.7 + 0.34 * len(entries)), sharey=True)
     for axis, metric, name in zip(
         axes, ("train_loss", "test_accuracy"), ("Train loss", "Test accuracy (%)"), strict=True
     ):
         title(axis, name)
+        low = _lowest(entries) if metric == "test_accuracy" else None
         for place, entry in enumerate(entries):
-            fixed = not isinstance(momenta[entry.method], str)
-            _draw(axis, place, entry, metric, STYLES["sgd" if fixed else "cgq"].colour)
-    axes[0].set_xscale("log")
-    plain_decades(axes[0].xaxis)
-    names = [plain(name_of(momenta[entry.method]) + _lost(entry)) for entry in entries]
+            rule = isinstance(momenta[entry.method], str)
+            _draw(axis, place, entry, metric, STYLES["cgq" if rule else "sgd"].colour, low)
+        if not any(metric in entry.values for entry in entries):
+            no_values(axis, axis.xaxis)
+    losses = [entry.values["train_loss"].mean for entry in entries if "train_loss" in entry.values]
+    if positive(losses):
+        axes[0].set_xscale("log")
+        plain_decades(axes[0].xaxis)
+    names = [plain(name_of(momenta[entry.method], entry.label) + _lost(entry)) for entry in entries]
     axes[0].set_yticks(range(len(entries)), names)
-    axes[0].invert_yaxis()
-    heading(figure, f"Momentum, {problem_of(runs[0].header).title}")
+    axes[0].set_ylim(len(entries) - 0.5, -0.5)
+    hollow = any(entry.diverged and entry.values for entry in entries)
+    notes = [*spread_notes(comparison, "whiskers"), *["hollow: some seeds diverged"] * hollow]
+    heading(figure, f"Momentum: {comparison.title}", "; ".join(notes))
     return saved(figure, path)
 
 
-def momentum_of(header: Line) -> str | float:
-    """The rule's name, or the fixed value."""
-    value = header.get("settings", {}).get("momentum", "polak_ribiere")
-    return value if isinstance(value, str) else float(value)
+def name_of(momentum: str | float | None, label: str) -> str:
+    """How a momentum is written beside its point; a method that has none goes by its label.
 
-
-def name_of(momentum: str | float) -> str:
-    """How a momentum is written beside its point.
-
-    >>> name_of("dai_yuan"), name_of(0.5)
+    >>> name_of("dai_yuan", "momentum=dai_yuan"), name_of(0.5, "momentum=0.5")
     ('Dai–Yuan', 'fixed 0.5')
     """
-    if isinstance(momentum, str):
-        return RULES.get(momentum, momentum)
-    return f"fixed {momentum:g}"
+    if momentum is None:
+        return brief(label, 30)
+    return RULES.get(momentum, momentum) if isinstance(momentum, str) else f"fixed {momentum:g}"
 
 
-def _draw(axis: Axes, place: int, entry: Entry, metric: str, colour: str) -> None:
+def _lowest(entries: list[Entry]) -> float | None:
+    """The accuracy below which an entry is an outlier: many times as far off as the median is."""
+    found = [
+        entry.values["test_accuracy"].mean for entry in entries if "test_accuracy" in entry.values
+    ]
+    if not found:
+        return None
+    best = max(found)
+    return best - max(0.5, 6 * (best - statistics.median(found)))
+
+
+def _draw(
+    axis: Axes, place: int, entry: Entry, metric: str, colour: str, low: float | None
+) -> None:
     value = entry.values.get(metric)
     if value is None:
+        return
+    if low is not None and value.mean < low:
+        axis.annotate(
+            f"◂ {shown_with_spread(metric, value)}",
+            (0.01, place),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=9,
+            color=colour,
+        )
         return
     axis.errorbar(
         value.mean,
         place,
-        xerr=value.spread or 0.0,
+        xerr=value.spread,
         fmt="o",
         color=colour,
         mfc="white" if entry.diverged else colour,
@@ -85,10 +114,3 @@ def _draw(axis: Axes, place: int, entry: Entry, metric: str, colour: str) -> Non
 
 def _lost(entry: Entry) -> str:
     return f"\n{entry.diverged} of {entry.seeds} diverged" if entry.diverged else ""
-
-
-def _place(momentum: str | float) -> tuple[int, float, str]:
-    if isinstance(momentum, str):
-        known = list(RULES)
-        return 0, float(known.index(momentum) if momentum in known else len(known)), momentum
-    return 1, momentum, ""

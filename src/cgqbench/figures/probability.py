@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from cgqbench.comparison import Comparison
 from cgqbench.figures.canvas import (
     QUIET,
+    brief,
     canvas,
     heading,
-    one_problem,
+    legend,
+    no_values,
     plain,
     plain_decades,
+    positive,
     saved,
+    spread_notes,
     title,
 )
 from cgqbench.palette import STYLES, Style, styles
-from cgqbench.record import Run
-from cgqbench.summary import Entry, problem_of, summary
+from cgqbench.summary import Entry, summary
 
 
-def ablation_probability(runs: Sequence[Run], path: Path) -> Path:
+def ablation_probability(comparison: Comparison, path: Path) -> Path:
     """Train loss and test accuracy over the search probability p, with their spread.
 
     A method that has no such probability, SGD above all, is a level to compare with.
     """
-    methods = one_problem(runs)
-    settings = {method: group[0].header.get("settings", {}) for method, group in methods.items()}
-    found = summary(runs)
+    found = summary(comparison)
+    settings = {entry.method: comparison.settings(entry.method) for entry in found}
     swept = [
         (float(settings[entry.method]["search_prob"]), entry)
         for entry in found
@@ -37,8 +39,8 @@ def ablation_probability(runs: Sequence[Run], path: Path) -> Path:
     ]
     swept.sort(key=lambda point: point[0])
     levels = [entry for entry in found if "search_prob" not in settings[entry.method]]
-    style = styles(methods)
-    figure, axes = canvas(1, 2, (9.0, 3.6))
+    style = styles(comparison.methods)
+    figure, axes = canvas(1, 2, (9.0, 3.9))
     for axis, metric, name in zip(
         axes, ("train_loss", "test_accuracy"), ("Train loss", "Test accuracy (%)"), strict=True
     ):
@@ -47,47 +49,44 @@ def ablation_probability(runs: Sequence[Run], path: Path) -> Path:
             _level(axis, entry, metric, style[entry.method])
         _sweep(axis, swept, metric)
         axis.set_xlabel("share of batches searched, p")
-    if all(entry.values["train_loss"].mean > 0 for entry in found if "train_loss" in entry.values):
+        if not any(metric in entry.values for entry in found):
+            no_values(axis, axis.yaxis)
+    losses = [entry.values["train_loss"].mean for entry in found if "train_loss" in entry.values]
+    if positive(losses):
         axes[0].set_yscale("log")
         plain_decades(axes[0].yaxis)
-    if levels:
-        figure.legend(
-            *axes[0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=5,
-            frameon=False,
-            fontsize=9,
-        )
-    heading(figure, f"Search probability, {problem_of(runs[0].header).title}")
+    handles, _ = axes[0].get_legend_handles_labels()
+    if len(handles) > 1:
+        legend(figure, handles)
+    marks = "whiskers and shading" if levels else "whiskers"
+    notes = ["; ".join(spread_notes(comparison, marks))]
+    lost = [f"p={at:g} ({one.diverged} of {one.seeds})" for at, one in swept if one.diverged]
+    if lost:
+        notes.append(f"×: seeds diverged, at {', '.join(lost)}")
+    heading(figure, f"Search probability: {comparison.title}", *notes)
     return saved(figure, path)
 
 
 def _sweep(axis: Axes, swept: list[tuple[float, Entry]], metric: str) -> None:
     points = [(at, entry.values[metric]) for at, entry in swept if metric in entry.values]
-    axis.errorbar(
-        [at for at, _ in points],
-        [value.mean for _, value in points],
-        yerr=[value.spread or 0.0 for _, value in points],
-        fmt="o-",
-        color=STYLES["scgq"].colour,
-        linewidth=1.7,
-        capsize=3,
-        ms=5,
-        label="sCGQ",
+    if points:
+        axis.errorbar(
+            [at for at, _ in points],
+            [value.mean for _, value in points],
+            yerr=[value.spread or 0.0 for _, value in points],
+            fmt="o-",
+            color=STYLES["scgq"].colour,
+            linewidth=1.7,
+            capsize=3,
+            ms=5,
+            label="sCGQ",
+        )
+    lost = [at for at, entry in swept if entry.diverged]
+    # At the upper edge, whatever the scale: the loss of a diverged run has no height of its own.
+    axis.plot(
+        lost, [0.97] * len(lost), "x", color=QUIET, ms=5, transform=axis.get_xaxis_transform()
     )
-    for at, entry in swept:
-        if entry.diverged:
-            axis.annotate(
-                f"{entry.diverged} of {entry.seeds}\ndiverged",
-                (at, 0.97),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="top",
-                fontsize=8,
-                color=QUIET,
-            )
     if swept:
-        # Also where every seed diverged, so that the note about it lies within the panel.
         axis.set_xlim(swept[0][0] - 0.04, swept[-1][0] + 0.04)
 
 
@@ -96,7 +95,7 @@ def _level(axis: Axes, entry: Entry, metric: str, style: Style) -> None:
     if value is None:
         return
     spread = value.spread or 0.0
-    axis.axhline(value.mean, color=style.colour, linewidth=1.4, label=plain(entry.label))
+    axis.axhline(value.mean, color=style.colour, linewidth=1.4, label=plain(brief(entry.label)))
     axis.axhspan(
         value.mean - spread, value.mean + spread, color=style.colour, alpha=0.15, linewidth=0
     )

@@ -31,6 +31,14 @@ function tickStep(range, count) {
   return power * (share > 5 ? 10 : share > 2 ? 5 : share > 1 ? 2 : 1);
 }
 
+// Whole numbers: the first, the last, and round ones between them.
+function wholeTicks(first, last, count) {
+  const step = Math.max(1, tickStep(Math.max(1, last - first), count));
+  const ticks = [first];
+  for (let at = step * (Math.floor(first / step) + 1); at <= last - step / 2; at += step) ticks.push(at);
+  return first < last ? [...ticks, last] : ticks;
+}
+
 function linearScale(low, high, from, to) {
   if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) * 0.1, low + (Math.abs(low) || 1) * 0.1];
   const scale = (value) => from + ((value - low) / (high - low)) * (to - from);
@@ -78,15 +86,15 @@ function frame(svg, ranges) {
     drawn(svg, "line", { class: "rule", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) });
     drawn(svg, "text", { class: "tick", x: MARGIN.left - 8, y: y(tick) + 4, "text-anchor": "end" }, shown(tick));
   }
-  for (const tick of x.ticks(Math.max(3, width / 110))) {
-    if (ranges.whole && !Number.isInteger(tick)) continue;
+  const count = Math.max(3, width / 110);
+  for (const tick of ranges.whole ? wholeTicks(...ranges.x, count) : x.ticks(count)) {
     drawn(svg, "line", { class: "rule", x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4 });
     drawn(svg, "text", { class: "tick", x: x(tick), y: bottom + 17, "text-anchor": "middle" }, shown(tick));
   }
   drawn(svg, "text", { class: "tick", x: right, y: bottom + 33, "text-anchor": "end" }, ranges.name);
   clips += 1;
   const clip = drawn(svg, "clipPath", { id: `clip-${clips}` });
-  drawn(clip, "rect", { x: MARGIN.left, y: 0, width: Math.max(0, right - MARGIN.left + MARGIN.right), height: bottom });
+  drawn(clip, "rect", { x: MARGIN.left - 6, y: 0, width: Math.max(0, width - MARGIN.left + 6), height: bottom });
   const group = drawn(svg, "g", { "clip-path": `url(#clip-${clips})` });
   return { x, y, group, width, height, bottom };
 }

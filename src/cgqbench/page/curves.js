@@ -1,5 +1,11 @@
 const LOGARITHMIC = new Set(["train_loss", "step_size"]);
 
+function swatch(parent, line) {
+  const picture = drawn(parent, "svg", { class: "swatch", viewBox: "0 0 26 8", "aria-hidden": "true" });
+  const stroke = { stroke: line.colour, "stroke-width": 3, "stroke-dasharray": line.dash.map((length) => 1.2 * length).join(" ") };
+  drawn(picture, "line", { x1: 0, x2: 26, y1: 4, y2: 4, ...stroke });
+}
+
 function curves(root, chart) {
   const [metric, axis] = [root.querySelector(".metric"), root.querySelector(".axis")];
   const [log, late] = [root.querySelector(".log"), root.querySelector(".late")];
@@ -41,7 +47,7 @@ function curves(root, chart) {
       x: [first, Math.max(...all.map((point) => point.place))],
       y: isLog ? [low / margin, high * margin] : [low - margin, high + margin],
       log: isLog,
-      name: axis.value === "seconds" ? "training seconds" : "epoch",
+      name: axis.value === "seconds" ? `training seconds${chart.machines > 1 ? ", of different machines" : ""}` : "epoch",
       whole: axis.value !== "seconds",
     };
   }
@@ -69,7 +75,7 @@ function curves(root, chart) {
       const shape = drawn(group, "path", { class: "line", ...stroke, d: path(marks) });
       shape.dataset.label = line.label;
       const [lastX, lastY] = marks[marks.length - 1];
-      if (line.diverged) {
+      if (line.state === "diverged") {
         const cross = `M${lastX - 4},${lastY - 4}l8,8m0,-8l-8,8`;
         drawn(group, "path", { class: "line", stroke: line.colour, d: cross });
       } else if (marks.length === 1) {
@@ -84,10 +90,12 @@ function curves(root, chart) {
     return points.reduce((best, point) => (Math.abs(point.place - place) < Math.abs(best.place - place) ? point : best));
   }
 
-  // What a method had come to by the cursor: of that epoch, or the last within that time.
+  // What a method had come to by the cursor: of that epoch, or the last within that time. Past its
+  // end it has nothing to be compared with.
   function reached(points) {
-    if (axis.value !== "seconds") return points.find((point) => point.place === cursor);
-    return points.filter((point) => point.place <= cursor).pop();
+    const earlier = points.filter((point) => point.place <= cursor);
+    if (axis.value !== "seconds") return earlier.find((point) => point.place === cursor);
+    return earlier.length < points.length || points[points.length - 1].place === cursor ? earlier.pop() : undefined;
   }
 
   function read(place) {
@@ -98,20 +106,25 @@ function curves(root, chart) {
     for (const [key, value] of [["x1", across], ["x2", across], ["visibility", "visible"]]) {
       picture.cursor.setAttribute(key, value);
     }
-    const rows = picture.found
-      .map(({ line, points }) => ({ line, point: reached(points) }))
-      .filter(({ point }) => point);
+    const rows = picture.found.map(({ line, points }) => ({
+      line, point: reached(points), over: points[points.length - 1].place < cursor,
+    }));
     const accuracy = metric.value.endsWith("accuracy");
     const number = (value) => (accuracy ? value.toFixed(2) : shown(Number(value.toPrecision(3))));
-    rows.sort((one, other) => (accuracy ? -1 : 1) * (one.point.mean - other.point.mean));
+    const there = rows.filter(({ point }) => point);
+    there.sort((one, other) => (accuracy ? -1 : 1) * (one.point.mean - other.point.mean));
     readout.replaceChildren();
     made(readout, "strong", {}, axis.value === "seconds" ? `${shown(cursor)} s` : `epoch ${cursor}`);
-    for (const { line, point } of rows) {
+    const told = (line, text) => {
       const row = made(readout, "div");
-      made(row, "i").style.background = line.colour;
+      swatch(row, line);
       made(row, "span", {}, line.label);
-      made(row, "b", {}, number(point.mean) + (point.spread ? ` ± ${number(point.spread)}` : ""));
+      made(row, "b", {}, text);
+    };
+    for (const { line, point } of there) {
+      told(line, number(point.mean) + (point.spread ? ` ± ${number(point.spread)}` : ""));
     }
+    for (const { line } of rows.filter(({ over }) => over)) told(line, line.state);
     // Losses fall and accuracies rise: out of the way is above or below them.
     readout.style.top = accuracy ? "auto" : "8px";
     readout.style.bottom = accuracy ? `${MARGIN.bottom + 6}px` : "auto";
@@ -143,9 +156,7 @@ function curves(root, chart) {
 
   for (const line of chart.series) {
     const button = made(root.querySelector(".legend"), "button", { type: "button", "aria-pressed": "true" });
-    const swatch = drawn(button, "svg", { viewBox: "0 0 26 8", "aria-hidden": "true" });
-    const stroke = { stroke: line.colour, "stroke-width": 3, "stroke-dasharray": line.dash.map((length) => 1.2 * length).join(" ") };
-    drawn(swatch, "line", { x1: 0, x2: 26, y1: 4, y2: 4, ...stroke });
+    swatch(button, line);
     made(button, "span", {}, line.label);
     button.addEventListener("click", () => {
       if (!hidden.delete(line)) hidden.add(line);
@@ -159,7 +170,8 @@ function curves(root, chart) {
   plot.addEventListener("pointermove", (event) => {
     if (picture) read(picture.x.inverse(event.clientX - svg.getBoundingClientRect().left));
   });
-  plot.addEventListener("pointerleave", leave);
+  // A finger lifted has not left: the read-out stays for the eye.
+  plot.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") leave(); });
   plot.addEventListener("blur", leave);
   plot.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

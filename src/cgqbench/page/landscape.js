@@ -15,12 +15,12 @@ function landscape(root, files) {
     root.querySelector(".facts").textContent = facts(search);
     if (!svg.getBoundingClientRect().width) return;
 
-    const heights = [...search.losses, ...search.trial_losses, search.loss].filter(Number.isFinite);
+    const heights = [...search.losses, ...search.trial_losses, ...search.vertices, search.loss].filter(Number.isFinite);
     const [low, high] = [Math.min(...heights), Math.max(...heights)];
     const margin = (high - low) * 0.12 || Math.abs(high) * 0.1 || 1;
     const across = [...search.grid, ...search.trial_steps, search.step_size];
     const { x, y, group, bottom } = frame(svg, {
-      x: [0, Math.max(...across)], y: [low - margin, high + margin], log: false, name: "step α",
+      x: [0, Math.max(...across)], y: [low - margin, high + margin], log: false, name: "step size α",
     });
 
     const upright = (name, at) => {
@@ -50,7 +50,7 @@ function landscape(root, files) {
     const capped = search.capped ? ", at the ceiling" : "";
     const trials = search.trial_steps.length;
     return `Loss ${shown(search.loss)}, slope ${shown(search.slope)}; ${trials} trial${trials === 1 ? "" : "s"}; `
-      + `step ${shown(search.step_size)}, ${verdict}${capped}.`;
+      + `step size ${shown(search.step_size)}, ${verdict}${capped}.`;
   }
 
   function choose() {

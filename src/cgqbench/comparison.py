@@ -1,0 +1,221 @@
+"""Records → comparisons: the runs that may stand side by side, checked, named and in order."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.record import Line, RecordError, Run
+
+TITLES = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "svhn": "SVHN",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "mlp": "MLP",
+    "vgg16": "VGG-16",
+    "resnet20": "ResNet-20",
+    "resnet110": "ResNet-110",
+    "resnet164": "ResNet-164",
+    "densenet100": "DenseNet-100",
+}
+"""How datasets and networks are written in headings, in the order of the columns."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What methods are compared on: runs of one problem may stand side by side."""
+
+    experiment: str
+    dataset: str
+    network: str
+    epochs: int
+    batch_size: int
+    content: str | None = None
+    """The checksum of the user's own task: what it is, wherever its file lies."""
+    task: str | None = field(default=None, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Its plain heading, which another problem may share.
+
+        >>> Problem("table1", "svhn", "vgg16", epochs=40, batch_size=64).title
+        'SVHN / VGG-16'
+        """
+        if self.task is not None:
+            return Path(self.task).stem
+        return " / ".join(TITLES.get(name, name) for name in (self.dataset, self.network))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of one problem, by method."""
+
+    problem: Problem
+    name: str
+    """What the problem is called: unlike any other of the experiment."""
+    shared: list[str]
+    """The words that the labels of all methods would repeat."""
+    methods: dict[str, list[Run]]
+    labels: dict[str, str]
+    """How each method is called, without those words."""
+
+    @property
+    def title(self) -> str:
+        """Its heading: the problem, and what all the methods share."""
+        return ", ".join([self.name, *self.shared])
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those of all methods."""
+        return [run for group in self.methods.values() for run in group]
+
+    @property
+    def budget(self) -> str:
+        """What each method was given: epochs and seeds."""
+        counts = [len(group) for group in self.methods.values()]
+        few, many = min(counts), max(counts)
+        seeds = several(many, "seed") if few == many else f"{few} to {many} seeds"
+        return f"{several(self.problem.epochs, 'epoch')}, {seeds}"
+
+    def settings(self, method: str) -> Line:
+        """What a method was set to."""
+        return self.methods[method][0].header.get("settings") or {}
+
+
+def comparisons(runs: Sequence[Run]) -> list[Comparison]:
+    """A comparison for each problem; problems and methods are in the order of the tables."""
+    grouped: dict[Problem, dict[str, list[Run]]] = {}
+    for run in sorted(runs, key=_place):
+        methods = grouped.setdefault(problem_of(run.header), {})
+        methods.setdefault(run.header["method"], []).append(run)
+    found = []
+    for problem, methods in grouped.items():
+        kin = [other for other in grouped if other.experiment == problem.experiment]
+        headers = {key: group[0].header for other in kin for key, group in grouped[other].items()}
+        shared = _shared(headers.values())
+        name = _name(problem, kin)
+        labels = {method: _label(headers[method], shared) for method in methods}
+        distinct = {method: _distinct(group) for method, group in methods.items()}
+        found.append(Comparison(problem, name, shared, distinct, labels))
+    return found
+
+
+def problem_of(header: Line) -> Problem:
+    """The problem that the first line of a record names."""
+    return Problem(
+        header["experiment"],
+        header["dataset"],
+        header["network"],
+        header["epochs"],
+        header["batch_size"],
+        header.get("checksum") or header.get("task"),
+        header.get("task"),
+    )
+
+
+def label_of(header: Line) -> str:
+    """The method's name in tables, with the settings that tell it from its kin.
+
+    >>> label_of({"method": "scgq:search_prob=0.3,lr=0.1", "label": "sCGQ(2pt)"})
+    'sCGQ(2pt) search_prob=0.3, lr=0.1'
+    """
+    name, *settings = _words(header)
+    return f"{name} {', '.join(settings)}".strip()
+
+
+def several(count: int, thing: str) -> str:
+    """A count in words.
+
+    >>> several(1, "seed"), several(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def _name(problem: Problem, kin: Iterable[Problem]) -> str:
+    """The plain title, with all in which the problem differs from others that share it."""
+    rivals = [other for other in kin if other.title == problem.title]
+    words = [problem.title]
+    if problem.task is not None and len({rival.content for rival in rivals}) > 1:
+        words = [problem.task]
+        if len({rival.content for rival in rivals if rival.task == problem.task}) > 1:
+            words.append(f"version {str(problem.content)[:8]}")
+    if len({rival.epochs for rival in rivals}) > 1:
+        words.append(several(problem.epochs, "epoch"))
+    if len({rival.batch_size for rival in rivals}) > 1:
+        words.append(f"batch size {problem.batch_size}")
+    return ", ".join(words)
+
+
+def _shared(headers: Iterable[Line]) -> list[str]:
+    """The words that the labels of all methods repeat, if each has others besides."""
+    found = [_words(header) for header in headers]
+    if len({words[0] for words in found}) > 1:
+        return []
+    shared = [word for word in found[0] if all(word in words for words in found)]
+    return shared if all(len(words) > len(shared) for words in found) else []
+
+
+def _label(header: Line, shared: list[str]) -> str:
+    if not shared:
+        return label_of(header)
+    return ", ".join(word for word in _words(header) if word not in shared)
+
+
+def _words(header: Line) -> list[str]:
+    """A method's name and the settings it was given."""
+    name, _, text = str(header["method"]).partition(":")
+    settings = text.split(",") if text else []
+    label = str(header.get("label") or name).removesuffix(", ".join(settings)).strip()
+    return [label or name, *settings]
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """A method's runs on one problem, each seed once; all must have the same settings."""
+    seeds: dict[int, Run] = {}
+    for run in runs:
+        first = seeds.setdefault(run.header["seed"], run)
+        if first is not run and first.path.read_bytes() != run.path.read_bytes():
+            raise RecordError(
+                f"{first.path} and {run.path} are different records of one run "
+                f"({run.header['method']}, seed {run.header['seed']}). Remove one of them, or "
+                "report their folders apart."
+            )
+        if run.header.get("settings") != runs[0].header.get("settings"):
+            raise RecordError(
+                f"{runs[0].path} and {run.path} call their method {run.header['method']}, but "
+                "their settings differ, so that no mean can be taken. Report their folders apart."
+            )
+    return list(seeds.values())
+
+
+def _place(run: Run) -> tuple[object, ...]:
+    header = run.header
+    method = header["method"]
+    experiment = EXPERIMENTS.get(header["experiment"])
+    words = re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[^\d]+", method)
+    return (
+        header["experiment"],
+        _index(header["dataset"], tuple(TITLES)),
+        header["dataset"],
+        _index(header["network"], tuple(TITLES)),
+        header["network"],
+        str(header.get("task")),
+        str(header.get("checksum")),
+        header["epochs"],
+        header["batch_size"],
+        _index(method, experiment.methods if experiment else ()),
+        _index(method.partition(":")[0], PAPER_METHODS + TODAYS_METHODS),
+        [(float(word), "") if word[0].isdecimal() else (math.inf, word) for word in words],
+        header["seed"],
+    )
+
+
+def _index(name: str, order: tuple[str, ...]) -> int:
+    return order.index(name) if name in order else len(order)
