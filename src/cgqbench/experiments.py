@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from cgqbench import paper
 from cgqbench.cell import Cell
 
 
@@ -75,18 +76,7 @@ class Experiment:
         return first, second, third
 
 
-PAPER_METHODS = (
-    "sgd",
-    "adam",
-    "lookahead",
-    "cocob",
-    "armijo",
-    "pal",
-    "cgq",
-    "cgq_ls",
-    "scgq",
-    "scgq_ls",
-)
+PAPER_METHODS = paper.METHODS
 TODAYS_METHODS = (
     "sgd_cosine",
     "adamw_cosine",
@@ -124,12 +114,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Run time per epoch",
             (Column("mnist", "mlp", 3), Column("cifar10", "resnet110", 2)),
             (
-                "sgd",
-                "adam",
-                "lookahead",
-                "cocob",
-                "armijo",
-                "pal",
+                *PAPER_METHODS[:6],
                 "scgq:momentum=0.8",
                 "scgq",
                 "cgq:momentum=0.8",
