@@ -55,7 +55,7 @@ class Objective:
 
     def __init__(self, closure: Closure, params: Sequence[Tensor], world: World) -> None:
         self._params = params
-        self._closure, self._takes_backward = _called_with_backward(closure)
+        self._closure, self._takes_backward = called_with_backward(closure)
         self._world = world
         self._grads: list[Tensor | None] = []
         self._values: list[Tensor] = []
@@ -175,7 +175,7 @@ class Objective:
             param.grad = grad
 
 
-def _called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]:
+def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]:
     """The closure as a function of `backward`, and whether it makes use of it.
 
     It does if it has a parameter of that name, or one positional parameter without default.
