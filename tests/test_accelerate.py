@@ -199,9 +199,8 @@ def test_fp16_wants_gradients_that_the_closure_has_yet_to_make():
         optimizer.step(lambda: loss_on(model, batch))
 
 
-def test_bf16_equals_the_plain_loop_under_autocast(monkeypatch):
-    # There are virtual processors that announce AMX and stumble over it, and oneDNN believes them.
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+@pytest.mark.usefixtures("without_onednn")
+def test_bf16_equals_the_plain_loop_under_autocast():
     _, model, optimizer, loader = prepared(mixed_precision="bf16")
     model.float()
     for x, y in seeded(loader):

@@ -71,10 +71,8 @@ def test_without_an_optimizer_it_makes_its_own(tmp_path):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)  # groups sum in another order
 
 
-def test_bf16_equals_the_plain_loop_under_autocast(tmp_path, monkeypatch):
-    # There are virtual processors that announce AMX and stumble over it, and oneDNN believes them.
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-
+@pytest.mark.usefixtures("without_onednn")
+def test_bf16_equals_the_plain_loop_under_autocast(tmp_path):
     def loss_of(model: nn.Module, window: list[Batch]) -> Callable[[Batch], Tensor]:
         return torch.autocast("cpu", torch.bfloat16)(mean_over_tokens(model, window))
 
