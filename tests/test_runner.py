@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_leaves_the_bytes_of_one_in_a_single_go(method, tmp_path, monkeypatch):
+def test_a_resumed_run_leaves_the_bytes_of_one_in_a_single_go(method, tmp_path):
     cell = cell_of(method)
     whole = bytes_after(cell, tmp_path / "whole")
     folder = tmp_path / "resumed"
@@ -208,8 +208,7 @@ def test_a_record_tells_what_it_was_made_with(tmp_path):
     assert header["batches"] == 8
     row = run.epochs[-1]
     assert 0 < row["searches"] < 8
-    assert row["passes"] == pytest.approx(1 + (row["passes"] - 1))
-    assert row["passes"] > 1
+    assert 1 < row["passes"] <= 1 + 4 * row["searches"] / 8  # at most 1 + max_fits to a search
     assert 0 <= row["momentum"] <= 0.8
     assert 0 < row["step_size"] <= 0.3
     assert [line["epoch"] for line in run.times] == [1, 2]
