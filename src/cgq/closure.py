@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import numbers
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cgq.objective import Leftovers, Objective
 from cgq.probe import World
-from cgq.scalars import scalar_dtype
+from cgq.scalars import is_host, scalar_dtype
 
 Closure = Callable[..., Any]
 
@@ -23,34 +23,19 @@ CLASSIC = (
 )
 
 
-class Leftovers:
-    """The gradients a step left in `.grad`: the next one need not keep them."""
-
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        for param in params:
-            if param.grad is not None:
-                self._marks[id(param)] = weakref.ref(param.grad), param.grad._version
-
-    def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
-        kept: list[Tensor | None] = []
-        for param in params:
-            grad = param.grad
-            gone, version = self._marks.get(id(param), (lambda: None, 0))
-            kept.append(
-                None if grad is gone() and grad is not None and grad._version == version else grad
-            )
-            param.grad = None
-        return kept
+def objective_of(closure: Closure, params: Sequence[Tensor], world: World) -> Objective:
+    """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
+    if isinstance(closure, Objective):
+        return closure
+    return Evaluated(closure, params, world)
 
 
-class Objective:
-    """Evaluates a closure at the present parameters: once with gradient, then as probes.
+class Evaluated:
+    """Evaluates a closure as it comes: an `Objective`.
 
     Three closures are told apart: `closure(backward)`; one that has called backward() by the time
     it returns; and one that only returns the loss. Probes of the first and the last run without
-    gradient, and no probe leaves a trace: see `World`.
+    gradient. What else an evaluation changes is `World`'s to put back.
     """
 
     def __init__(self, closure: Closure, params: Sequence[Tensor], world: World) -> None:
@@ -228,6 +213,6 @@ def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
     """The loss as a wide number: a float, or a 0-dim tensor if it lives on an accelerator."""
     if not isinstance(loss, Tensor):
         return float(loss)
-    if loss.device.type == "cpu":
+    if is_host(loss.device):
         return loss.item()
     return loss.detach().reshape(()).to(device, scalar_dtype(device))

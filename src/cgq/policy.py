@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from cgq.scalars import Number, least
+
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
@@ -56,6 +58,6 @@ class TrialDecay(NamedTuple):
         return TrialDecay(self.scale * DECAY if trial > total / searches else self.scale)
 
 
-def first_trial(probe: float | None, ceiling: float) -> float:
+def first_trial(probe: float | None, ceiling: Number) -> Number:
     """γ before it decays: `probe`, or min(0.1, ceiling / 3)."""
-    return min(FIRST_TRIAL, ceiling / 3.0) if probe is None else min(probe, ceiling)
+    return least(FIRST_TRIAL, ceiling / 3.0) if probe is None else least(probe, ceiling)

@@ -28,11 +28,13 @@ class Search:
     step_size: float
     accepted: bool
     capped: bool
+    in_vain: int = 0
+    """Measurements that an accelerator began ahead and the search did not ask for."""
 
     @property
     def evaluations(self) -> int:
         """How many times the loss was measured besides at the starting point."""
-        return len(self.trial_steps)
+        return len(self.trial_steps) + self.in_vain
 
     def seen_with(self, sign: float) -> Search:
         """The same search in terms of the user's loss, whose `sign`-fold was minimised."""
