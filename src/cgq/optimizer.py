@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.closure import CLASSIC, Closure, objective_of
+from cgq.closure import CLASSIC, Closure, Evaluated, objective_of
 from cgq.flat import Layout, real, with_gradients
-from cgq.line import Shape, shapes_of
+from cgq.geometry import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
 from cgq.objective import Leftovers, Objective
@@ -186,7 +186,7 @@ class CGQ(Optimizer):
                 raise
         finally:
             self._world.forget()
-            self._leftovers = Leftovers(params)
+            self._leftovers = Leftovers(params if isinstance(objective, Evaluated) else [])
         return loss
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
