@@ -14,6 +14,7 @@ import cgq.closure
 import cgq.flat
 import cgq.probe
 from cgq import CGQ, fletcher_reeves, least_squares
+from cgqbench.joining import join, views_side_by_side
 from ids import option_id
 
 OPTIONS: list[dict[str, Any]] = [
@@ -84,6 +85,42 @@ def test_the_same_steps(
     for mine, its in zip(other.optimizer.param_groups, host.optimizer.param_groups, strict=True):
         for name in ("step_size", "beta", "average", "reach", "steps", "skipped", "trial_scale"):
             assert float(mine[name]) == pytest.approx(float(its[name]), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("search_prob", [1.0, 0.3])
+@pytest.mark.parametrize("options", OPTIONS, ids=option_id)
+def test_the_same_steps_in_joined_memory(
+    options: dict[str, Any], search_prob: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    apart, joined = Run(**options, search_prob=search_prob), Run(**options, search_prob=search_prob)
+    params = list(joined.model.parameters())
+    join(params)
+    places = views_side_by_side(params)
+    assert places is not None
+
+    def closure(backward: bool) -> Tensor:
+        loss = joined.loss()
+        if backward:
+            loss.backward()
+            for param, place in zip(params, places, strict=True):
+                param.grad = place.copy_(param.grad)
+        return loss.detach()
+
+    gathered = []
+    monkeypatch.setattr(
+        cgq.flat.Layout, "gathered", lambda layout, tensors: gathered.append(tensors)
+    )
+    torch.manual_seed(1)
+    for _ in range(12):
+        joined.optimizer.step(closure)
+    assert not gathered
+    monkeypatch.undo()
+    as_accelerator(monkeypatch)
+    torch.manual_seed(1)
+    for _ in range(12):
+        apart.optimizer.step(apart.loss)
+    torch.testing.assert_close(joined.values(), apart.values(), rtol=1e-9, atol=1e-11)
 
 
 class Looks:

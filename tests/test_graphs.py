@@ -74,8 +74,9 @@ def trained(method: str, **how: Any) -> tuple[dict[str, Tensor], Any]:
 def installed(method: str) -> bool:
     try:
         learner_of(method, graphs=False)
-    except (ImportError, ValueError) as error:
-        assert "Install it" in str(error)
+    except ValueError as error:
+        if "Install it" not in str(error):
+            raise
         return False
     return True
 
@@ -181,14 +182,11 @@ class Drawing(nn.Module):
         return x * random.random()
 
 
-@pytest.mark.parametrize(
-    ("module", "words"), [(Waiting, "cannot be captured"), (Drawing, "random numbers on the host")]
-)
-def test_what_cannot_be_captured_is_refused(module: Any, words: str) -> None:
-    model = lambda: nn.Sequential(module(), small_network())  # noqa: E731
-    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task_of(model))
+def test_draws_on_the_host_are_refused() -> None:
+    task = task_of(lambda: nn.Sequential(Drawing(), small_network()))
+    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
-    with pytest.raises(TaskError, match=f"{words}.*--no-graphs"):
+    with pytest.raises(TaskError, match=r"random numbers on the host \(python\).*--no-graphs"):
         learner.closure(inputs, targets)
 
 
@@ -257,3 +255,11 @@ def test_a_run_is_the_same_alone_and_beside_others(tmp_path: Path) -> None:
             [json.loads(line) for line in record_path(c, conditions.records).open()] for c in cells
         ]
     assert lines[1] == lines[6]
+
+
+def test_what_cannot_be_captured_is_refused() -> None:  # last: torch's generator stays disturbed
+    task = task_of(lambda: nn.Sequential(Waiting(), small_network()))
+    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
+    inputs, targets = next(feed.epoch(1))
+    with pytest.raises(TaskError, match=r"cannot be captured.*--no-graphs"):
+        learner.closure(inputs, targets)

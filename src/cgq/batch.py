@@ -58,7 +58,12 @@ class Batch:
     @cached_property
     def snapshot(self) -> Buffer:
         """θ as one vector, of which the parameters are then moved away."""
-        return self._memory.layout.gathered(self._memory.layout.values())
+        layout = self._memory.layout
+        joined = self._memory.joined_params.of(layout.values())
+        if joined is None:
+            return layout.gathered(layout.values())
+        blocks = [block.clone() for block in joined.blocks]
+        return Buffer(blocks, layout.parts_of(blocks), [])
 
     def _theta_parts(self) -> Iterable[Tensor]:
         layout = self._memory.layout

@@ -92,6 +92,7 @@ class Layout:
             self._shapes.append((values.shape, torch.empty_like(values, device="meta").stride()))
             members.setdefault((values.device, values.dtype), []).append(index)
         self._offsets = [0] * len(self.params)
+        self.members = list(members.values())
         for block, ((device, dtype), indices) in enumerate(members.items()):
             self._kinds.append((device, dtype))
             self.sizes.append(self._place(block, device, indices))
@@ -142,12 +143,21 @@ class Layout:
             make(size, device=device, dtype=dtype)
             for size, (device, dtype) in zip(self.sizes, self._kinds, strict=True)
         ]
+        return Buffer(blocks, self.parts_of(blocks), self.views_of(blocks))
+
+    def parts_of(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The runs within blocks."""
+        return [blocks[run.block][run.span] for run in self.runs]
+
+    def views_of(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The parameters' places within blocks."""
         views = [blocks[0]] * len(self.params)
-        for run in self.runs:
-            for index in run.members:
+        for block, members in zip(blocks, self.members, strict=True):
+            for index in members:
                 shape, strides = self._shapes[index]
-                views[index] = blocks[run.block].as_strided(shape, strides, self._offsets[index])
-        return Buffer(blocks, [blocks[run.block][run.span] for run in self.runs], views)
+                offset = block.storage_offset() + self._offsets[index]
+                views[index] = block.as_strided(shape, strides, offset)
+        return views
 
     def parts(self, tensors: Sequence[Tensor], like: Sequence[Tensor]) -> Iterable[Tensor]:
         """Each run of `tensors` (one per parameter) as one-dimensional tensor."""

@@ -79,7 +79,8 @@ class FlatLine:
         self._a, self._b = a, b
         self._at: Number = 0.0
         self._thetas = memory.layout.values()
-        self._point = memory.layout.empty()
+        self._joined = memory.joined_params.of(self._thetas)
+        self._point = self._joined or memory.layout.empty()
 
     def stands_at(self, alpha: float) -> None:
         """Say what α was in the last move, now that the host knows."""
@@ -106,12 +107,16 @@ class FlatLine:
                 theta = torch.mul(theta, _factor(1.0 - step * shape.decoupled, point), out=point)
             torch.addcmul(theta, r, _factor(step * self._a, point), out=point)
             torch.addcmul(point, p, _factor(step * self._b, point), out=point)
-        torch._foreach_copy_(self._thetas, self._point.views)
+        if self._joined is None:
+            torch._foreach_copy_(self._thetas, self._point.views)
 
     def move_back(self) -> None:
         """Put the parameters back to θ, bit for bit."""
-        torch._foreach_copy_(self._thetas, self._snapshot.views)
         self._at = 0.0
+        if self._joined is None:
+            torch._foreach_copy_(self._thetas, self._snapshot.views)
+        else:
+            torch._foreach_copy_(self._joined.blocks, self._snapshot.blocks)
 
 
 def _factor(number: Number, like: Tensor) -> Tensor:
@@ -163,22 +168,25 @@ def _drift_flat(
     beta: Number,
     nesterov: bool,
 ) -> None:
-    """The same where kernels count: the move is made flat. What was left out is r = 0 here."""
-    moves = memory.layout.empty()
+    """The same where kernels count. What was left out is r = 0 here."""
+    joined = memory.joined_params.of(values)
+    moved = joined or memory.layout.zeros()
     residual = memory.scratch if memory.residual is None else memory.residual
-    for run, move, r, p in zip(
-        memory.layout.runs, moves.parts, residual.parts, memory.direction.parts, strict=True
+    for run, theta, r, p in zip(
+        memory.layout.runs, moved.parts, residual.parts, memory.direction.parts, strict=True
     ):
-        step = alpha * shapes[run.group].ratio
+        shape = shapes[run.group]
+        step = alpha * shape.ratio
+        if shape.decoupled and joined:
+            theta.mul_(_factor(1.0 - step * shape.decoupled, theta))
         if nesterov:
-            torch.mul(r, _factor(step, move), out=move)
-            torch.addcmul(move, p, _factor(step * beta, move), out=move)
-        else:
-            torch.mul(p, _factor(step, move), out=move)
+            theta.addcmul_(r, _factor(step, theta))
+        theta.addcmul_(p, _factor(step * beta if nesterov else step, theta))
+    if joined:
+        return
     for part in memory.layout.sections:
-        shape = shapes[part.group]
-        thetas = part.of(values)
+        shape, thetas = shapes[part.group], part.of(values)
         if shape.decoupled:
             factor = 1.0 - alpha * shape.ratio * shape.decoupled
             torch._foreach_mul_(thetas, _factor(factor, thetas[0]))
-        torch._foreach_add_(thetas, part.of(moves.views))
+        torch._foreach_add_(thetas, part.of(moved.views))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cgq.flat import Buffer, Layout
+from cgq.joined import Joined
 from cgq.scalars import choose
 
 State = MutableMapping[Tensor, dict[str, Any]]
@@ -35,6 +36,7 @@ class Memory:
         self.direction = layout.zeros()
         self.residual = layout.zeros() if with_residual else None
         self.scratch = layout.zeros()
+        self.joined_params, self._joined_grads = Joined(layout), Joined(layout)
         self.fresh = [param for param in layout.params if not state.get(param)]
         for name, buffer in self._named():
             for param, view in zip(layout.params, buffer.views, strict=True):
@@ -83,15 +85,21 @@ class Memory:
         if layout.on_host:
             torch._foreach_copy_(self.scratch.views, layout.values())
             return self.residual_at_snapshot(grads, sign, decays)
-        torch._foreach_copy_(self.scratch.views, grads)  # and then flat: few kernels
-        for block in self.scratch.blocks:
-            block.mul_(-sign)
+        self._gather_residual(grads, sign)
         values = layout.values() if any(decays) else []
         for section in layout.sections:
             if decay := decays[section.group]:
                 residuals = section.of(self.scratch.views)
                 torch._foreach_add_(residuals, section.of(values), alpha=-decay)
         return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
+
+    def _gather_residual(self, grads: list[Tensor], sign: float) -> None:
+        sources = self._joined_grads.of(grads)
+        if sources is None:
+            torch._foreach_copy_(self.scratch.views, grads)
+        blocks = self.scratch.blocks
+        for r, g in zip(blocks, blocks if sources is None else sources.blocks, strict=True):
+            torch.mul(g, -sign, out=r)
 
     def residual_at_snapshot(
         self, grads: list[Tensor], sign: float, decays: Sequence[float]

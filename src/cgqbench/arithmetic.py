@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from cgqbench.joining import join
 from cgqbench.networks import repeated_blocks
 
 # The shapes of blocks a network may have, and so how often one block's code is compiled.
@@ -57,6 +58,7 @@ class Arithmetic:
         for parameter in model.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        join(list(model.parameters()))
         if self.fast:
             _compile(repeated_blocks(model))
         return model

@@ -18,6 +18,7 @@ from cgq import generators
 from cgq.closure import loss_value
 from cgq.objective import Leftovers
 from cgq.probe import World
+from cgqbench.joining import flat_values, set_values, views_side_by_side
 from cgqbench.task import Loss
 from cgqbench.task_file import TaskError
 
@@ -116,25 +117,37 @@ class Captured:
     def _first_pass(self) -> Tensor:
         for param in self.params:
             param.grad = None
-        self._before = _flat(self._buffers)
+        self._before = flat_values(self._buffers)
         with torch.enable_grad():
             loss = self._loss(self.inputs, self.targets)
             loss.backward()  # type: ignore[no-untyped-call]
+        self._join_gradients()
         return loss.detach()
 
+    def _join_gradients(self) -> None:
+        grads = [param.grad for param in self.params if param.grad is not None]
+        places = views_side_by_side(self.params) if len(grads) == len(self.params) else None
+        if places is not None:
+            torch._foreach_copy_(places, grads)
+            for param, place in zip(self.params, places, strict=True):
+                param.grad = place
+
     def _probe(self) -> Tensor:
-        before = _flat(self._buffers) if _has_other_buffers(self._model) else []
+        other_buffers = self._buffers if _has_other_buffers(self._model) else []
+        now = flat_values(other_buffers)
+        if now:  # a probe sees what the first pass saw, and leaves what that left
+            set_values(other_buffers, self._before)
         with torch.no_grad(), _frozen_statistics(self._model):
             loss = self._loss(self.inputs, self.targets)
-        if before:
-            _set(self._buffers, before)
+        if now:
+            set_values(other_buffers, now)
         return loss
 
     def _undo(self) -> Tensor:
         """Buffers as before the first pass, unless `keep` is true."""
-        now = _flat(self._buffers)
+        now = flat_values(self._buffers)
         mixed = [torch.where(self.keep, n, b) for n, b in zip(now, self._before, strict=True)]
-        _set(self._buffers, mixed)
+        set_values(self._buffers, mixed)
         return self.keep
 
 
@@ -200,26 +213,6 @@ class Replay:
 def _channels_last(tensor: Tensor) -> Tensor:
     """Images as the kernels like them; others as they are."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-
-def _kinds(tensors: list[Tensor]) -> dict[torch.dtype, list[Tensor]]:
-    kinds: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault(tensor.dtype, []).append(tensor)
-    return kinds
-
-
-def _flat(tensors: list[Tensor]) -> list[Tensor]:
-    """Their values, in one new tensor for each dtype."""
-    return [torch.cat([t.reshape(-1) for t in alike]) for alike in _kinds(tensors).values()]
-
-
-def _set(tensors: list[Tensor], flat: list[Tensor]) -> None:
-    """The inverse of `_flat`."""
-    for alike, values in zip(_kinds(tensors).values(), flat, strict=True):
-        parts = torch.split(values, [tensor.numel() for tensor in alike])
-        shaped = [part.view(t.shape) for part, t in zip(parts, alike, strict=True)]
-        torch._foreach_copy_(alike, shaped)
 
 
 def _has_other_buffers(model: nn.Module) -> bool:

@@ -1,0 +1,53 @@
+"""Tensors that lie next to each other in memory, as one vector without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cgq.flat import Buffer, Layout
+
+
+class Joined:
+    """Finds vectors whose parts lie in memory just as a layout places them.
+
+    A program may keep its parameters or gradients in flat memory to save kernels on an
+    accelerator. Where it does, this spares the gathering. What was found last is remembered.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._places: list[tuple[int, tuple[int, ...]]] | None = None
+        self._found: Buffer | None = None
+
+    def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
+        """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
+        if self._layout.on_host:  # where nothing is gathered anyway
+            return None
+        places = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
+        if places != self._places:
+            self._places, self._found = places, self._buffer(tensors)
+        return self._found
+
+    def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:
+        views = self._layout.views_of
+        blocks = [
+            _block([tensors[index] for index in members], size)
+            for members, size in zip(self._layout.members, self._layout.sizes, strict=True)
+        ]
+        found = [block for block in blocks if block is not None]
+        if len(found) < len(blocks):
+            return None
+        for tensor, view in zip(tensors, views(found), strict=True):
+            same = tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
+            if not same or tensor.dtype != view.dtype:
+                return None
+        return Buffer(found, self._layout.parts_of(found), list(tensors))
+
+
+def _block(tensors: list[Tensor], size: int) -> Tensor | None:
+    """The memory from the first tensor on, if there is as much of it."""
+    first = min(tensors, key=lambda tensor: tensor.data_ptr())
+    behind = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
+    return None if behind < size else first.as_strided((size,), (1,), first.storage_offset())
