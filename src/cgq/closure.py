@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cgq.precision import dtypes_behind
 from cgq.probe import World
 from cgq.scalars import scalar_dtype
 
@@ -61,6 +62,7 @@ class Objective:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
+        self.dtypes: set[torch.dtype] = set()  # that the loss has passed through, likewise
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
@@ -81,6 +83,7 @@ class Objective:
             loss = self._call(backward=True)
             if loss is not None:
                 _check_loss(loss)
+                self.dtypes = dtypes_behind(loss, self._params[0].device)
             if self._has_grads():
                 self.runs_backward = not self._takes_backward
                 return _detached(loss)

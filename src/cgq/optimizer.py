@@ -21,7 +21,7 @@ from cgq.options import Options, checked_group
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
-from cgq.progress import Progress, count_skipped
+from cgq.progress import Progress, count_rejected, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
@@ -238,6 +238,7 @@ class CGQ(Optimizer):
         self.last_search = outcome.search
         for shape, group in zip(shapes, self.param_groups, strict=True):
             count_skipped(group, outcome.skipped)
+            count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 outcome.progress.write(group, shape.ratio)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
+CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -59,3 +60,14 @@ class TrialDecay(NamedTuple):
 def first_trial(probe: float | None, ceiling: float) -> float:
     """γ before it decays: `probe`, or min(0.1, ceiling / 3)."""
     return min(FIRST_TRIAL, ceiling / 3.0) if probe is None else min(probe, ceiling)
+
+
+def clear_trial(trial: float, slope: float, noise: float, ceiling: float) -> float:
+    """`trial`, or as much more as it takes for the slope to stand out of the noise.
+
+    >>> clear_trial(0.1, slope=-1.0, noise=0.01, ceiling=0.3)
+    0.1
+    >>> clear_trial(0.1, slope=-1.0, noise=0.05, ceiling=0.3)
+    0.2
+    """
+    return max(trial, min(CLEAR * noise / -slope, ceiling))

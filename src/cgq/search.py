@@ -28,6 +28,7 @@ class Search:
     step_size: float
     accepted: bool
     capped: bool
+    rejected: bool = False
 
     @property
     def evaluations(self) -> int:
@@ -56,6 +57,7 @@ def quadratic_search(
     ceiling: float,
     fit: Fit,
     max_fits: int,
+    noise: float = 0.0,
 ) -> Search:
     """Find a step along φ, whose value and slope at 0 are `loss` and `slope` (< 0).
 
@@ -79,7 +81,7 @@ def quadratic_search(
         if math.isfinite(value):
             usable[step] = value
 
-    def outcome(step: float, accepted: bool) -> Search:
+    def outcome(step: float, accepted: bool, rejected: bool = False) -> Search:
         return Search(
             loss=loss,
             slope=slope,
@@ -89,6 +91,7 @@ def quadratic_search(
             step_size=step,
             accepted=accepted,
             capped=step >= ceiling,
+            rejected=rejected,
         )
 
     q = Parabola(math.nan, slope, loss)
@@ -106,6 +109,8 @@ def quadratic_search(
             if trial not in measured:
                 measure(trial)
             continue
+        if max(-slope, abs(q.a) * trial) * trial < noise:
+            return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
         if q.a <= 0:
             return outcome(trial, usable[trial] < loss)
         chosen = min(q.minimiser, ceiling)

@@ -15,7 +15,8 @@ from cgq.line import Geometry, Line, Shape, drift, measured_geometry
 from cgq.memory import Memory
 from cgq.momentum import momentum_of
 from cgq.options import Options
-from cgq.policy import FIRST_TRIAL, first_trial, smoothed
+from cgq.policy import FIRST_TRIAL, clear_trial, first_trial, smoothed
+from cgq.precision import rounding
 from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, as_tensor, least, stacked
@@ -94,6 +95,7 @@ class Step:
             trial = ceiling
         else:
             trial = first_trial(options.probe, ceiling) * before.decay.scale
+        noise = rounding([*objective.dtypes, *memory.layout.dtypes]) * abs(phi_0)
         objective.prepare_probes()
         a, b = self._mixture(beta)
         line = Line(memory, self._grads, self._shapes, sign=self._sign, a=a, b=b)
@@ -108,19 +110,22 @@ class Step:
                 phi,
                 phi_0,
                 slope,
-                trial=trial,
+                trial=clear_trial(trial, slope, noise, ceiling),
                 ceiling=ceiling,
                 fit=options.fit,
                 max_fits=options.max_fits,
+                noise=noise,
             )
             unit = ceiling if is_relative else 1.0
             average = smoothed(before.average, search.step_size / unit, options.smoothing)
             alpha = min(average * unit, ceiling) if search.step_size else 0.0
+            if told_nothing := search.rejected and not search.step_size:
+                average, alpha = before.average, self._average_step(ceiling)
             line.move_to(alpha)
         except BaseException:
             line.move_back()
             raise
-        if not search.step_size:
+        if not alpha:
             return Outcome(before, skipped=True, search=search.seen_with(self._sign))
         objective.end_probes()
         new = self._new
@@ -128,7 +133,7 @@ class Step:
             new = memory.residual_at_snapshot(self._grads, self._sign, self._decays)
         memory.remember(new, beta)
         decay = before.decay
-        if not is_relative or options.probe is not None:
+        if not told_nothing and (not is_relative or options.probe is not None):
             decay = decay.after(trial, search.step_size)
         progress = Progress(alpha, beta, average, decay, reach)
         return Outcome(progress, search=search.seen_with(self._sign))
