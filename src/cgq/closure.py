@@ -17,12 +17,6 @@ from cgq.scalars import scalar_dtype
 
 Closure = Callable[..., Any]
 
-CLASSIC = (
-    "This closure runs backward() itself, so every probe of the line search pays for a backward "
-    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
-    "write closure(backward) and call backward() only when asked."
-)
-
 
 class Leftovers:
     """The gradients a step left in `.grad`: the next one need not keep them."""
@@ -62,6 +56,7 @@ class Objective:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
+        self.draws_differ = False  # between the first pass and a probe
         self.dtypes: set[torch.dtype] = set()  # that the loss has passed through, likewise
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
@@ -130,6 +125,8 @@ class Objective:
             if self._values:
                 grads = [grad for grad in self._grads if grad is not None]
                 torch._foreach_copy_(grads, self._values)
+        if not (self._takes_backward or self.runs_backward):  # these may draw for the gradient too
+            self.draws_differ |= not self._world.has_drawn_alike()
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)

@@ -173,6 +173,13 @@ class World:
         self._restore_buffers(self._buffers_before)
         generators.restore(self._drawn_from)
 
+    def has_drawn_alike(self) -> bool:
+        """Whether generators stand as after the first pass, once it was marked."""
+        if not self._drawn_from:
+            return True
+        now = generators.states()
+        return self._drawn_from.keys().isdisjoint(generators.changed(self._generators_after, now))
+
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""
         self._restore_buffers(self._buffers_after)

@@ -17,7 +17,8 @@ class Search:
     """What one line search saw and chose.
 
     `step_size` is 0.0 when no trial could be taken: none was finite, or none that was left after
-    backing off was lower. `curvature` is the last parabola's 2A.
+    backing off was lower, or the first parabola was `rejected`: what it was fitted to is noise.
+    `curvature` is the last parabola's 2A.
     """
 
     loss: float
@@ -67,6 +68,9 @@ def quadratic_search(
     1 + `max_fits` times. The test q(α*) > 0 presumes a loss that is never negative, and is left
     out where φ(0) ≤ 0 shows that this one can be.
 
+    `noise` is how far φ may be off. A fit whose Aα² and Bα are both less than that at its trial is
+    rejected, and ends the search: with the α* of the fit before it, if there was one.
+
     >>> from cgq import two_point
     >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0,
     ...                          trial=0.1, ceiling=10.0, fit=two_point, max_fits=3)
@@ -102,6 +106,8 @@ def quadratic_search(
             # Newest last, also where the newest trial is one met before.
             usable[trial] = usable.pop(trial)
             q = Parabola(*map(float, fit(loss, slope, list(usable), list(usable.values()))))
+            if q.is_finite and max(-slope, abs(q.a) * trial) * trial < noise:
+                return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
         if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
             trial *= BACKTRACK
             if not trial:
@@ -109,8 +115,6 @@ def quadratic_search(
             if trial not in measured:
                 measure(trial)
             continue
-        if max(-slope, abs(q.a) * trial) * trial < noise:
-            return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
         if q.a <= 0:
             return outcome(trial, usable[trial] < loss)
         chosen = min(q.minimiser, ceiling)
