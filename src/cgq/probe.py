@@ -174,11 +174,15 @@ class World:
         generators.restore(self._drawn_from)
 
     def has_drawn_alike(self) -> bool:
-        """Whether generators stand as after the first pass, once it was marked."""
+        """Whether a probe has drawn what the first pass drew, or nothing.
+
+        The first pass may draw once for all, as a lazy module does for its weights.
+        """
         if not self._drawn_from:
             return True
         now = generators.states()
-        return self._drawn_from.keys().isdisjoint(generators.changed(self._generators_after, now))
+        drawn = generators.changed(self._drawn_from, now)
+        return drawn.keys().isdisjoint(generators.changed(self._generators_after, now))
 
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""
