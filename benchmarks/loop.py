@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from cgq import CGQ, anytime_average
+from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.data import load
 from cgqbench.feed import Feed
@@ -71,7 +72,7 @@ def ratios(method: str, task: Task, average: bool) -> list[float]:
     cell = Cell("bench", "mnist", "mlp", method, seed=0, epochs=20, average=average)
     device = torch.device("cpu")
     feed = Feed(task, device, cell.batch_size, cell.seed)
-    learner = Learner(cell, task, feed, device)
+    learner = Learner(cell, task, feed, Arithmetic(device))
     torch.manual_seed(0)
     model = network("mlp", (1, 28, 28), 10)
     optimizer = BARE[method](model)

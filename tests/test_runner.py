@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
@@ -91,7 +92,7 @@ def test_all_methods_start_at_the_same_point_and_see_the_same_batches():
         cell = cell_of(method, seed=5)
         task = task_of(cell)
         feed = Feed(task, CPU, cell.batch_size, cell.seed)
-        learner = Learner(cell, task, feed, CPU)
+        learner = Learner(cell, task, feed, Arithmetic(CPU))
         starts.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
         orders.append(torch.cat([targets for _, targets in feed.epoch(3)]))
     for start, order in zip(starts[1:], orders[1:], strict=True):
@@ -224,7 +225,7 @@ def test_the_average_is_the_anytime_average_with_its_own_batch_norm(tmp_path):
     # The slow, obvious twin: keep every iterate, average with the weights of the formula.
     from cgqbench.seeds import seed_everything
 
-    learner = Learner(cell, task, feed, CPU)
+    learner = Learner(cell, task, feed, Arithmetic(CPU))
     mean, t = None, 0
     for epoch in (1, 2):
         seed_everything(derived(cell.seed, "noise", epoch))

@@ -74,7 +74,7 @@ def algorithm_1(
 ) -> float:
     """The paper's box, line by line, for a function that is positive and finite."""
     for _ in range(max_fits):
-        a = (phi(gamma) - loss - slope * gamma) / gamma**2
+        a = (phi(gamma) - loss - slope * gamma) / gamma / gamma  # gamma² may underflow
         if a <= 0:
             return gamma
         best = min(-slope / (2 * a), ceiling)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.flat import is_host
-from cgq.scalars import scalar_dtype
+from cgq.scalars import is_host, scalar_dtype
 
 # torch annotates the callback's arguments as tuple-or-list; any sequence of tensors will do.
 MultiAverage = Callable[[Any, Any, Any], None]

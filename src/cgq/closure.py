@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import inspect
 import numbers
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cgq.precision import dtypes_behind
+from cgq.objective import Leftovers, Objective
+from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
-from cgq.scalars import scalar_dtype
+from cgq.scalars import is_host, scalar_dtype
 
 Closure = Callable[..., Any]
 
 
-class Leftovers:
-    """The gradients a step left in `.grad`: the next one need not keep them."""
-
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        for param in params:
-            if param.grad is not None:
-                self._marks[id(param)] = weakref.ref(param.grad), param.grad._version
-
-    def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
-        kept: list[Tensor | None] = []
-        for param in params:
-            grad = param.grad
-            gone, version = self._marks.get(id(param), (lambda: None, 0))
-            kept.append(
-                None if grad is gone() and grad is not None and grad._version == version else grad
-            )
-            param.grad = None
-        return kept
+def objective_of(closure: Closure, params: Sequence[Tensor], world: World) -> Objective:
+    """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
+    if isinstance(closure, Objective):
+        return closure
+    return Evaluated(closure, params, world)
 
 
-class Objective:
-    """Evaluates a closure at the present parameters: once with gradient, then as probes.
+class Evaluated:
+    """Evaluates a closure as it comes: an `Objective`.
 
     Three closures are told apart: `closure(backward)`; one that has called backward() by the time
     it returns; and one that only returns the loss. Probes of the first and the last run without
-    gradient, and no probe leaves a trace: see `World`.
+    gradient. What else an evaluation changes is `World`'s to put back.
     """
 
     def __init__(self, closure: Closure, params: Sequence[Tensor], world: World) -> None:
@@ -56,8 +41,8 @@ class Objective:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
-        self.draws_differ = False  # between the first pass and a probe
-        self.dtypes: set[torch.dtype] = set()  # that the loss has passed through, likewise
+        self.rounding = 0.0  # likewise
+        self.draws_differ = False
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
@@ -78,7 +63,7 @@ class Objective:
             loss = self._call(backward=True)
             if loss is not None:
                 _check_loss(loss)
-                self.dtypes = dtypes_behind(loss, self._params[0].device)
+                self.rounding = rounding(dtypes_behind(loss, self._params[0].device))
             if self._has_grads():
                 self.runs_backward = not self._takes_backward
                 return _detached(loss)
@@ -228,6 +213,6 @@ def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
     """The loss as a wide number: a float, or a 0-dim tensor if it lives on an accelerator."""
     if not isinstance(loss, Tensor):
         return float(loss)
-    if loss.device.type == "cpu":
+    if is_host(loss.device):
         return loss.item()
     return loss.detach().reshape(()).to(device, scalar_dtype(device))

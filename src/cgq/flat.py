@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cgq.scalars import Number, scalar_dtype
+from cgq.scalars import Number, is_host, scalar_dtype
 
 # On an accelerator tensors are gathered so that one kernel serves many; bounded, to bound memory.
 GATHERED = 1 << 22
@@ -36,11 +36,6 @@ def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor
                 numbers.append(number)
                 params.append(param)
     return numbers, params
-
-
-def is_host(device: torch.device) -> bool:
-    """Whether reading a number off `device` is free; elsewhere it makes the host wait."""
-    return device.type == "cpu"
 
 
 class Section(NamedTuple):
@@ -176,9 +171,12 @@ class Vector:
         """Σ over groups of weights[group] · (self · other within the group)."""
         dots = self._dots_with(other)
         if weights is not None:
-            dots = [weights[run.group] * d for run, d in zip(self.layout.runs, dots, strict=True)]
-        total = sum(dots) if self.layout.on_host else torch.stack(dots).sum()
-        return self.scale * other.scale * total
+            dots = [
+                _times(weights[run.group], d) for run, d in zip(self.layout.runs, dots, strict=True)
+            ]
+        several = len(dots) > 1 and not self.layout.on_host
+        total = torch.stack(dots).sum() if several else sum(dots[1:], dots[0])
+        return _times(self.scale * other.scale, total)
 
     def _dots_with(self, other: Vector) -> list[Any]:
         """The products of each run, without the scales: floats, or tensors on one device."""
@@ -191,6 +189,10 @@ class Vector:
                 dots = [_dot(a, b).to(device, scalar_dtype(device)) for a, b in pairs]
             self._dots[id(other)] = other._dots[id(self)] = dots
         return dots
+
+
+def _times(factor: float, number: Number) -> Number:
+    return number if factor == 1.0 else factor * number  # a product costs a kernel
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -143,6 +143,60 @@ class Line:
             self._at = 0.0
 
 
+class FlatLine:
+    """The same line where kernels count and not passes over memory: on an accelerator.
+
+    Each point is computed flat, in a buffer of its own, from what `memory` holds of r and p:
+    θ(α) = (1 - α·ratio·decoupled)·θ + α·ratio·(a·r + b·p). Numbers may stay on the device.
+    """
+
+    def __init__(self, memory: Memory, shapes: Sequence[Shape], *, a: Number, b: Number) -> None:
+        self._memory, self._shapes = memory, shapes
+        self._a, self._b = a, b
+        self._at: Number = 0.0
+        self._thetas = memory.layout.values()
+        self._snapshot, self._point = memory.layout.buffer(), memory.layout.buffer()
+        torch._foreach_copy_(self._snapshot.views, self._thetas)
+
+    def stands_at(self, alpha: float) -> None:
+        """Say what α was in the last move, now that the host knows."""
+        self._at = alpha
+
+    def move_to(self, alpha: Number) -> None:
+        """Put the parameters at θ + α·d."""
+        at_host = not (isinstance(alpha, Tensor) or isinstance(self._at, Tensor))
+        if at_host and alpha == self._at:
+            return
+        self._at = alpha
+        memory = self._memory
+        for run, theta, point, r, p in zip(
+            memory.layout.runs,
+            self._snapshot.parts,
+            self._point.parts,
+            memory.scratch.parts,
+            memory.direction.parts,
+            strict=True,
+        ):
+            shape = self._shapes[run.group]
+            step = alpha * shape.ratio
+            if shape.decoupled:
+                theta = torch.mul(theta, _factor(1.0 - step * shape.decoupled, point), out=point)
+            torch.addcmul(theta, r, _factor(step * self._a, point), out=point)
+            torch.addcmul(point, p, _factor(step * self._b, point), out=point)
+        torch._foreach_copy_(self._thetas, self._point.views)
+
+    def move_back(self) -> None:
+        """Put the parameters back to θ, bit for bit."""
+        torch._foreach_copy_(self._thetas, self._snapshot.views)
+        self._at = 0.0
+
+
+def _factor(number: Number, like: Tensor) -> Tensor:
+    if isinstance(number, Tensor):
+        return number.to(like)
+    return torch.full((), number, dtype=like.dtype, device=like.device)
+
+
 def drift(
     memory: Memory,
     new: Residual,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cgq.flat import Buffer, Layout
+from cgq.scalars import choose
 
 State = MutableMapping[Tensor, dict[str, Any]]
 
@@ -79,8 +80,18 @@ class Memory:
         if layout.on_host and not any(decays):  # then a gathered copy would gain nothing
             parts = list(layout.parts(grads, self.scratch.views))
             return Residual(grads, lambda: parts, -sign)
-        torch._foreach_copy_(self.scratch.views, layout.values())
-        return self.residual_at_snapshot(grads, sign, decays)
+        if layout.on_host:
+            torch._foreach_copy_(self.scratch.views, layout.values())
+            return self.residual_at_snapshot(grads, sign, decays)
+        torch._foreach_copy_(self.scratch.views, grads)  # and then flat: few kernels
+        for block in self.scratch.blocks:
+            block.mul_(-sign)
+        values = layout.values() if any(decays) else []
+        for section in layout.sections:
+            if decay := decays[section.group]:
+                residuals = section.of(self.scratch.views)
+                torch._foreach_add_(residuals, section.of(values), alpha=-decay)
+        return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
 
     def residual_at_snapshot(
         self, grads: list[Tensor], sign: float, decays: Sequence[float]
@@ -111,13 +122,16 @@ class Memory:
         """As `remember` for a gathered residual, but only where `keep` is true.
 
         Neither `keep` nor `beta` is read by the host. What is left out may be NaN: hence `where`
-        and not a factor of zero.
+        and not a factor of zero, but for what was kept and is finite.
         """
-        kept = self.direction if self.residual is None else self.residual
-        for p, h, r in zip(self.direction.blocks, kept.blocks, self.scratch.blocks, strict=True):
+        factor = choose(keep, beta, 1.0)
+        residuals = self.direction if self.residual is None else self.residual
+        for p, h, r in zip(
+            self.direction.blocks, residuals.blocks, self.scratch.blocks, strict=True
+        ):
             here = keep.to(p.device)
-            r.masked_fill_(~here, 0.0)
-            carried = p * (beta.to(p) if isinstance(beta, Tensor) else beta)
-            if h is not p:
-                h.copy_(torch.where(here, r, h))
-            p.copy_(torch.where(here, r + carried, p))
+            if h is p:
+                p.mul_(factor.to(p)).add_(r.masked_fill_(~here, 0.0))
+            else:
+                torch.where(here, r, h, out=h)
+                p.mul_(factor.to(p)).addcmul_(h, here.to(p))

@@ -11,18 +11,18 @@ from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq import progress
-from cgq.closure import Closure, Leftovers, Objective
+from cgq.closure import Closure, objective_of
 from cgq.flat import Layout, real, with_gradients
 from cgq.line import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
 from cgq.notices import CLASSIC, OTHER_DRAWS, Notices
+from cgq.objective import Leftovers, Objective
 from cgq.options import Options, checked_group
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
-from cgq.progress import Progress, count_rejected, count_skipped
+from cgq.progress import DEFAULTS, Progress, count_rejected, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
@@ -118,7 +118,7 @@ class CGQ(Optimizer):
             maximize=maximize,
         )
         self._attach(model, process_group)
-        super().__init__(params, {**defaults, **progress.DEFAULTS})
+        super().__init__(params, {**defaults, **DEFAULTS})
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
@@ -139,7 +139,7 @@ class CGQ(Optimizer):
         super().__setstate__(state)
         self._memory = None
         for group in self.param_groups:
-            for name, value in progress.DEFAULTS.items():  # states saved before a number existed
+            for name, value in DEFAULTS.items():  # states saved before a number existed
                 group.setdefault(name, value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -179,7 +179,7 @@ class CGQ(Optimizer):
             self._take_step(None, None)
             self._leftovers = Leftovers(params)
             return None
-        objective = Objective(closure, params, self._world)
+        objective = objective_of(closure, params, self._world)
         try:
             loss = objective.first_pass(self._leftovers)
             try:

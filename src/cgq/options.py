@@ -28,6 +28,11 @@ class Options:
     seed: int
     maximize: bool
 
+    @property
+    def shrinks_trial(self) -> bool:
+        """Whether the first trial is one that shrinks, and not the relative ceiling."""
+        return self.max_relative_step is None or self.probe is not None
+
     def __post_init__(self) -> None:
         rho, momentum, probe = self.max_relative_step, self.momentum, self.probe
         _require(

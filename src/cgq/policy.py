@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import NamedTuple
+
+from cgq.scalars import Number, choose, least
 
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
@@ -57,12 +60,12 @@ class TrialDecay(NamedTuple):
         return TrialDecay(self.scale * DECAY if trial > total / searches else self.scale)
 
 
-def first_trial(probe: float | None, ceiling: float) -> float:
+def first_trial(probe: float | None, ceiling: Number) -> Number:
     """γ before it decays: `probe`, or min(0.1, ceiling / 3)."""
-    return min(FIRST_TRIAL, ceiling / 3.0) if probe is None else min(probe, ceiling)
+    return least(FIRST_TRIAL, ceiling / 3.0) if probe is None else least(probe, ceiling)
 
 
-def clear_trial(trial: float, slope: float, noise: float, ceiling: float) -> float:
+def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) -> Number:
     """`trial`, or as much more as it takes for the slope to stand out of the noise.
 
     >>> clear_trial(0.1, slope=-1.0, noise=0.01, ceiling=0.3)
@@ -70,4 +73,5 @@ def clear_trial(trial: float, slope: float, noise: float, ceiling: float) -> flo
     >>> clear_trial(0.1, slope=-1.0, noise=0.05, ceiling=0.3)
     0.2
     """
-    return max(trial, min(CLEAR * noise / -slope, ceiling))
+    needed = least(CLEAR * noise / choose(slope < 0.0, -slope, math.inf), ceiling)
+    return choose(needed > trial, needed, trial)

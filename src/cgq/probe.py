@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from cgq import generators
+from cgq.scalars import is_host
 
 # The kernels of BatchNorm write running statistics without raising their version. So the version
 # is believed only of tables and masks too long to be statistics, which would be costly to copy.
@@ -25,9 +26,9 @@ LONG = 1 << 16
 class _Saved:
     """A buffer as it was: the tensor in its place, and the value it had."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, value: Tensor | None) -> None:
         self.tensor = tensor
-        self.value = tensor.clone() if _is_writable(tensor) else None
+        self.value = value
         self._version = 0 if self.value is None else tensor._version
 
     @property
@@ -51,14 +52,38 @@ def _is_writable(tensor: Tensor) -> bool:
     return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
 
 
+def _copies(tensors: list[Tensor]) -> list[Tensor | None]:
+    """Copies of the tensors; None of one that is not writable."""
+    copies: list[Tensor | None] = [None] * len(tensors)
+    alike: dict[Any, list[int]] = {}  # on an accelerator one kernel copies many
+    for index, tensor in enumerate(tensors):
+        if not _is_writable(tensor):
+            continue
+        if is_host(tensor.device) or tensor.layout is not torch.strided:
+            copies[index] = tensor.clone()
+        else:
+            alike.setdefault((tensor.device, tensor.dtype), []).append(index)
+    for indices in alike.values():
+        flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
+        parts = torch.split(flat, [tensors[index].numel() for index in indices])
+        for index, part in zip(indices, parts, strict=True):
+            copies[index] = part.view(tensors[index].shape)
+    return copies
+
+
 class _Buffers:
     """The buffers of some modules as they were."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._saved = {
-            module: {name: _Saved(tensor) for name, tensor in _buffers(module).items()}
-            for module in modules
-        }
+        self._saved: dict[nn.Module, dict[str, _Saved]] = {module: {} for module in modules}
+        places = [
+            (saved, name, tensor)
+            for module, saved in self._saved.items()
+            for name, tensor in _buffers(module).items()
+        ]
+        values = _copies([tensor for _, _, tensor in places])
+        for (saved, name, tensor), value in zip(places, values, strict=True):
+            saved[name] = _Saved(tensor, value)
 
     def restore(self) -> None:
         alike: dict[Any, list[_Saved]] = {}  # one foreach kernel takes tensors of one kind

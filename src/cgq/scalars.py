@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Number = Any
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether reading a number off `device` is free; elsewhere it makes the host wait."""
+    return device.type == "cpu"
 
 
 def scalar_dtype(device: torch.device) -> torch.dtype:
@@ -32,3 +38,17 @@ def least(a: Number, b: Number) -> Number:
     if isinstance(a, Tensor):
         return a.clamp_max(b)
     return b.clamp_max(a) if isinstance(b, Tensor) else min(a, b)
+
+
+def choose(condition: Number, yes: Number, no: Number) -> Number:
+    """`yes` where the condition holds, else `no`; on the device if the condition is there."""
+    if not isinstance(condition, Tensor):
+        return yes if condition else no
+    if not isinstance(yes, Tensor) and not isinstance(no, Tensor):
+        yes = as_tensor(yes, condition.device)  # torch would make a narrow one of two numbers
+    return torch.where(condition, yes, no)
+
+
+def is_finite(number: Number) -> Number:
+    """Whether the number is finite: a bool, or a tensor of one."""
+    return number.isfinite() if isinstance(number, Tensor) else math.isfinite(number)

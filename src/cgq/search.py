@@ -30,11 +30,13 @@ class Search:
     accepted: bool
     capped: bool
     rejected: bool = False
+    in_vain: int = 0
+    """Measurements that an accelerator began ahead and the search did not ask for."""
 
     @property
     def evaluations(self) -> int:
         """How many times the loss was measured besides at the starting point."""
-        return len(self.trial_steps)
+        return len(self.trial_steps) + self.in_vain
 
     def seen_with(self, sign: float) -> Search:
         """The same search in terms of the user's loss, whose `sign`-fold was minimised."""
@@ -106,7 +108,7 @@ def quadratic_search(
             # Newest last, also where the newest trial is one met before.
             usable[trial] = usable.pop(trial)
             q = Parabola(*map(float, fit(loss, slope, list(usable), list(usable.values()))))
-            if q.is_finite and max(-slope, abs(q.a) * trial) * trial < noise:
+            if q.is_level(trial, noise):
                 return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
         if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
             trial *= BACKTRACK

@@ -48,6 +48,8 @@ def compare(
     device: opt.Device = "auto",
     engine: opt.Engine = "local",
     tensorboard: opt.TensorBoard = False,
+    fast: opt.Fast = False,
+    graphs: opt.Graphs = True,
 ) -> None:
     """Train one network with several methods, side by side, from the same initial point.
 
@@ -72,7 +74,7 @@ def compare(
         for seed in range(seeds)
         for method in dict.fromkeys(methods)
     ]
-    run = Run(out, resume, restart, jobs, threads, device, engine, tensorboard)
+    run = Run(out, resume, restart, jobs, threads, device, engine, tensorboard, fast, graphs)
     with clear_errors():
         run.cells(cells)
 
@@ -99,6 +101,8 @@ def reproduce(
     device: opt.Device = "auto",
     engine: opt.Engine = "local",
     tensorboard: opt.TensorBoard = False,
+    fast: opt.Fast = False,
+    graphs: opt.Graphs = True,
 ) -> None:
     """Run an experiment of the paper and write its table or figure.
 
@@ -119,7 +123,9 @@ def reproduce(
             known = ", ".join([*EXPERIMENTS, "figure1"])
             raise ValueError(f"There is no {item!r} in the paper. Choose from: {known}.")
         cells = EXPERIMENTS[item].cells(seeds, only or (), epochs, average)
-        Run(out, resume, restart, jobs, threads, device, engine, tensorboard).cells(cells)
+        Run(out, resume, restart, jobs, threads, device, engine, tensorboard, fast, graphs).cells(
+            cells
+        )
 
 
 @app.command()

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.display import followed
 from cgqbench.engines import ENGINES
@@ -38,6 +39,8 @@ class Run:
     device: str
     engine: str
     tensorboard: bool
+    fast: bool
+    graphs: bool
 
     def cells(self, cells: Sequence[Cell]) -> None:
         """Run cells, then show and write what came out."""
@@ -52,7 +55,10 @@ class Run:
             self.resume,
             command_line(),
             self.out / "tensorboard" if self.tensorboard else None,
+            self.fast,
+            self.graphs,
         )
+        Arithmetic(torch.device(device), self.fast)  # refuses what the device cannot do
         left = self._unfinished(cells)
         if len(left) < len(cells):
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")

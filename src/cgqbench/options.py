@@ -29,10 +29,17 @@ Restart = Annotated[
     bool, typer.Option("--restart", help="Discard the records of these runs and begin again.")
 ]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time. Default: one a core; one on a GPU.")
+    int | None,
+    typer.Option(min=1, help="Runs at a time. Default: one a core; one on a GPU, 6 pay there."),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each run.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Fast = Annotated[
+    bool, typer.Option("--fast", help="On a GPU: bf16 and compiled blocks instead of TF32.")
+]
+Graphs = Annotated[
+    bool, typer.Option(help="On a GPU: replay captured graphs; the results are the same.")
+]
 Engine = Annotated[str, typer.Option(help="local (processes here) or ray (a Ray cluster).")]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Also log for TensorBoard, below the out folder.")

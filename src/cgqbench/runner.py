@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.machine import hardware, versions
@@ -36,6 +37,13 @@ class Conditions:
     resume: bool = False
     command: str = ""
     tensorboard: Path | None = None
+    fast: bool = False
+    graphs: bool = True
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How passes are computed."""
+        return Arithmetic(torch.device(self.device), self.fast)
 
 
 Tell = Callable[[Glance | Line], None]
@@ -53,10 +61,11 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         if record.ended:
             check_same(cell, task, record)
             return
-        device = torch.device(conditions.device)
-        set_up(device, conditions.threads)
-        feed = Feed(task, device, cell.batch_size, cell.seed)
-        learner = Learner(cell, task, feed, device)
+        arithmetic = conditions.arithmetic
+        arithmetic.set_up(conditions.threads)
+        feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
+        graphs = conditions.graphs and arithmetic.device.type == "cuda"
+        learner = Learner(cell, task, feed, arithmetic, graphs=graphs)
         header = header_of(cell, task, learner, feed, conditions)
         done = _continued(record, header, learner, conditions.resume)
         if not record.lines:
@@ -90,6 +99,7 @@ def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: 
         "batches": len(feed),
         "device": device.type,
         "hardware": hardware(device),
+        "arithmetic": conditions.arithmetic.name,
         "threads": conditions.threads,
         "versions": versions(),
         "command": conditions.command,
@@ -99,15 +109,6 @@ def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: 
 def check_same(cell: Cell, task: Task, record: Record) -> None:
     """Refuse a record of another cell under the same name."""
     refuse_differences(record.path, record.header or {}, identity_of(cell, task))
-
-
-def set_up(device: torch.device, threads: int) -> None:
-    """The same arithmetic on every run: as many threads, kernels that repeat themselves."""
-    torch.set_num_threads(threads)
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
 
 
 def _epoch(

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
@@ -15,7 +14,7 @@ from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.landscape import landscape
 from cgqbench.record import Line
-from cgqbench.runner import Conditions, header_of, record_path, refuse_differences, set_up
+from cgqbench.runner import Conditions, header_of, record_path, refuse_differences
 from cgqbench.seeds import derived, seed_everything
 from cgqbench.task import task_of
 from cgqbench.train import Learner, closure_of
@@ -27,11 +26,11 @@ def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, consol
     A file that is there already is whole, for it is written in one move at the end: it is kept,
     if it is of the same cell, unless `restart`.
     """
-    device = torch.device(conditions.device)
-    set_up(device, conditions.threads)
+    arithmetic = conditions.arithmetic
+    arithmetic.set_up(conditions.threads)
     task = task_of(cell)
-    feed = Feed(task, device, cell.batch_size, cell.seed)
-    learner = Learner(cell, task, feed, device)
+    feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
+    learner = Learner(cell, task, feed, arithmetic)
     if not isinstance(learner.optimizer, CGQ):
         raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
     lines: list[Line] = [{**header_of(cell, task, learner, feed, conditions), "looks": looks}]
@@ -50,7 +49,7 @@ def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, consol
         )
         for inputs, targets in batches:
             step += 1
-            closure = closure_of(learner.model, learner.optimizer, task, inputs, targets)
+            closure = closure_of(learner.loss, learner.optimizer, inputs, targets)
             if wanted and step >= wanted[0]:
                 seen = landscape(learner.model, learner.optimizer, closure)
                 if seen is not None:  # otherwise the next batch that is searched

@@ -14,14 +14,16 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from cgq import anytime_average
+from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.feed import Feed
+from cgqbench.graphs import Graphs
 from cgqbench.meter import Glance, Meter, finite
 from cgqbench.methods import chosen
 from cgqbench.record import Line
 from cgqbench.schedules import Budget
 from cgqbench.seeds import derived, seed_everything
-from cgqbench.task import Task
+from cgqbench.task import Loss, Task
 from cgqbench.task_file import TaskError
 
 # Batches that re-estimate BatchNorm's statistics for averaged weights.
@@ -36,10 +38,15 @@ Watch = Callable[[Glance], None]
 class Learner:
     """Everything a run changes: model, optimizer, schedule and averaged weights."""
 
-    def __init__(self, cell: Cell, task: Task, feed: Feed, device: torch.device) -> None:
+    def __init__(
+        self, cell: Cell, task: Task, feed: Feed, arithmetic: Arithmetic, *, graphs: bool = False
+    ) -> None:
         method = chosen(cell.method, cell.network)
         seed_everything(derived(cell.seed, "initialisation"))
-        self.model = task.model().to(device)
+        self.arithmetic = arithmetic
+        self.model = arithmetic.placed(task.model())
+        self._task, self._batch_size = task, cell.batch_size
+        self._graphs = Graphs(self.model, self.loss) if graphs else None
         budget = Budget(cell.epochs, len(feed))
         self.optimizer = method.optimizer(self.model, budget, derived(cell.seed, "method"))
         self.scheduler = method.scheduler(self.optimizer, budget)
@@ -47,8 +54,21 @@ class Learner:
             AveragedModel(self.model, multi_avg_fn=anytime_average()) if cell.average else None
         )
 
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a batch."""
+        whole = len(targets) == self._batch_size
+        with self.arithmetic.passes() if whole else self.arithmetic.other_passes():
+            return self._task.loss(self.model(inputs), targets)
+
+    def closure(self, inputs: Tensor, targets: Tensor) -> Callable[..., Tensor]:
+        """The loss of a batch in the form that every optimizer takes."""
+        if self._graphs is not None:
+            return self._graphs.closure(inputs, targets)
+        return closure_of(self.loss, self.optimizer, inputs, targets)
+
     def _parts(self) -> dict[str, Any]:
-        parts = vars(self)
+        names = "model", "optimizer", "scheduler", "averaged"
+        parts = {name: getattr(self, name) for name in names}
         return {name: part for name, part in parts.items() if part is not None}
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,7 +101,7 @@ def train_epoch(
     next_look = time.monotonic() + PATIENCE
     for batch, (inputs, targets) in enumerate(feed.epoch(epoch), 1):
         version = inputs._version
-        closure = closure_of(model, optimizer, task, inputs, targets)
+        closure = learner.closure(inputs, targets)
         loss: Any = optimizer.step(closure)  # type: ignore[arg-type]
         if inputs._version != version:
             raise TaskError(
@@ -100,9 +120,9 @@ def train_epoch(
 
 
 def closure_of(
-    model: nn.Module, optimizer: Optimizer, task: Task, inputs: Tensor, targets: Tensor
+    loss_of: Loss, optimizer: Optimizer, inputs: Tensor, targets: Tensor
 ) -> Callable[[bool], Tensor]:
-    """The loss of a batch, in the form that every optimizer takes.
+    """A batch's loss as a closure.
 
     Called without argument, as torch's own do, it runs backward(); ours ask for it by name.
     """
@@ -110,7 +130,7 @@ def closure_of(
     def closure(backward: bool = True) -> Tensor:
         if backward:
             optimizer.zero_grad()
-        loss = task.loss(model(inputs), targets)
+        loss = loss_of(inputs, targets)
         if backward:
             loss.backward()  # type: ignore[no-untyped-call]
         return loss
@@ -120,7 +140,7 @@ def closure_of(
 
 def evaluated(learner: Learner, task: Task, feed: Feed, epoch: int) -> Line:
     """Loss and accuracy on the test data, of the running weights and of their average."""
-    with evaluation_mode(learner.optimizer) as modes:
+    with learner.arithmetic.other_passes(), evaluation_mode(learner.optimizer) as modes:
         model = learner.model
         if modes:  # these are other weights than those whose statistics BatchNorm has seen
             model = copy.deepcopy(model)
@@ -128,8 +148,9 @@ def evaluated(learner: Learner, task: Task, feed: Feed, epoch: int) -> Line:
         loss, accuracy = on_test_data(model, task, feed)
     average_loss = average_accuracy = None
     if learner.averaged is not None:
-        update_bn(feed.sample(SAMPLE, epoch), learner.averaged)
-        average_loss, average_accuracy = on_test_data(learner.averaged, task, feed)
+        with learner.arithmetic.other_passes():
+            update_bn(feed.sample(SAMPLE, epoch), learner.averaged)
+            average_loss, average_accuracy = on_test_data(learner.averaged, task, feed)
     return {
         "test_loss": loss,
         "test_accuracy": accuracy,

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cgq import Search
-from cgq.closure import Closure, Leftovers, Objective, loss_value
+from cgq.closure import Closure, loss_value, objective_of
 from cgq.flat import Layout, Vector, real, with_gradients
 from cgq.line import Line, Shape
 from cgq.memory import Memory
+from cgq.objective import Leftovers, Objective
 from cgq.probe import World
 from cgq.progress import count_skipped
 from cgq.scalars import stacked
@@ -92,7 +93,7 @@ class LineSearch(Optimizer, ABC):
         if closure is None:
             raise RuntimeError("A line search measures the loss: call step(closure).")
         params = [param for group in self.param_groups for param in group["params"]]
-        objective = Objective(closure, params, self._world)
+        objective = objective_of(closure, params, self._world)
         try:
             loss = objective.first_pass(self._leftovers)
             try:

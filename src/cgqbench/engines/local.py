@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -15,6 +17,7 @@ from typing import Any
 from cgqbench.cell import Cell
 from cgqbench.data import MissingData
 from cgqbench.engines.news import Ended, Event, Started
+from cgqbench.engines.shared_gpu import shared_gpu
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, run_cell
 from cgqbench.task_file import TaskError
@@ -22,6 +25,15 @@ from cgqbench.task_file import TaskError
 
 def local(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[Event]:
     """Run cells, `jobs` at a time, and yield what happens to them."""
+    alone = jobs == 1 or not conditions.device.startswith("cuda")
+    sharing: AbstractContextManager[dict[str, str]] = nullcontext({}) if alone else shared_gpu()
+    with sharing as environment:
+        yield from _run(cells, conditions, jobs, environment)
+
+
+def _run(
+    cells: Sequence[Cell], conditions: Conditions, jobs: int, environment: dict[str, str]
+) -> Iterator[Event]:
     context = _context()
     waiting = deque(cells)
     running: dict[Connection, tuple[Cell, BaseProcess]] = {}
@@ -29,7 +41,7 @@ def local(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.popleft()
-                connection, process = _begun(context, cell, conditions)
+                connection, process = _begun(context, cell, conditions, environment)
                 running[connection] = cell, process
                 yield Event(cell, Started())
             for ready in wait(list(running)):
@@ -60,18 +72,24 @@ def _context() -> BaseContext:
     return context
 
 
-def _begun(context: Any, cell: Cell, conditions: Conditions) -> tuple[Connection, BaseProcess]:
+def _begun(
+    context: Any, cell: Cell, conditions: Conditions, environment: dict[str, str]
+) -> tuple[Connection, BaseProcess]:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(cell, conditions, theirs), daemon=True)
+    arguments = cell, conditions, environment, theirs
+    process = context.Process(target=_child, args=arguments, daemon=True)
     process.start()
     theirs.close()  # so that the pipe ends when the process does
     return ours, process
 
 
-def _child(cell: Cell, conditions: Conditions, connection: Connection) -> None:
+def _child(
+    cell: Cell, conditions: Conditions, environment: dict[str, str], connection: Connection
+) -> None:
     # The parent decides what an interrupt means. If the parent is gone, so is the pipe, and the
     # next word that cannot be sent ends this process: nobody trains on unseen.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(environment)  # before CUDA is first used
     try:
         run_cell(cell, conditions, connection.send)
     except BrokenPipeError:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from cgqbench.networks.densenet import densenet100
+from cgqbench.networks.densenet import Dense, densenet100
 from cgqbench.networks.initial import kaiming_normal
 from cgqbench.networks.mlp import mlp
-from cgqbench.networks.resnet import resnet20, resnet110, resnet164
+from cgqbench.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
 from cgqbench.networks.vgg import vgg16
 
 NETWORKS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
@@ -35,3 +35,12 @@ def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     if name not in NETWORKS:
         raise ValueError(f"No network is called {name!r}. Choose one of {', '.join(NETWORKS)}.")
     return kaiming_normal(NETWORKS[name](shape, classes))
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """The blocks of which a deep network has many alike; none of them drops anything out.
+
+    >>> len(repeated_blocks(network("resnet110", (3, 32, 32), 10)))
+    36
+    """
+    return [module for module in model.modules() if isinstance(module, (Bottleneck, Dense))]

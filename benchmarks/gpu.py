@@ -1,0 +1,172 @@
+"""Epoch times on a GPU, as `cgq` runs them, data pipeline included: `make bench-gpu`.
+
+Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
+The last table runs whole cells through the engine, one at a time and several at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from cifar_shapes import SHAPE, images
+from rich.console import Console
+from rich.table import Table
+
+import cgq
+from cgqbench.arithmetic import Arithmetic
+from cgqbench.cell import Cell
+from cgqbench.data.images import cropped_and_flipped, normalised
+from cgqbench.engines import ENGINES, Ended
+from cgqbench.feed import Feed
+from cgqbench.networks import network
+from cgqbench.record import read_run
+from cgqbench.runner import Conditions, record_path
+from cgqbench.task import Task
+from cgqbench.train import Learner, train_epoch
+
+EPOCH = 50_000
+BATCH = 64
+BATCHES = 200  # of which an epoch's time is extrapolated
+ROUNDS = 3
+METHODS = {"SGD": "sgd", "CGQ": "cgq", "sCGQ": "scgq"}
+NETWORKS = ("resnet164", "densenet100", "vgg16")
+
+
+class Trained:
+    """A method on a network, trained by the epoch as a cell is."""
+
+    def __init__(self, name: str, method: str, task: Task, arithmetic: Arithmetic) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_reserved()
+        self._cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
+        self._task = task
+        self._feed = Feed(task, arithmetic.device, BATCH, 0)
+        began = time.perf_counter()
+        self._learner = Learner(self._cell, task, self._feed, arithmetic, graphs=True)
+        self._epochs = 0
+        self.epoch()
+        self.first_epoch = time.perf_counter() - began
+        self.memory = torch.cuda.max_memory_reserved() - before
+        self.times: list[float] = []
+        self.passes = 0.0
+
+    def epoch(self) -> None:
+        self._epochs += 1
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        row = train_epoch(
+            self._learner, self._task, self._feed, self._cell, self._epochs, lambda glance: None
+        )
+        torch.cuda.synchronize()
+        if self._epochs > 1:
+            self.times.append((time.perf_counter() - began) * EPOCH / (BATCHES * BATCH))
+            self.passes = row["passes"]
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.times)
+
+
+def task_for(name: str) -> Task:
+    data = images(BATCHES * BATCH, 1)
+    return Task(
+        partial(network, name, SHAPE, 10),
+        data,
+        data,
+        prepared=partial(normalised, mean=(0.5,) * 3, std=(0.25,) * 3),
+        augmented=cropped_and_flipped,
+    )
+
+
+def epochs_table(device: torch.device, console: Console) -> Table:
+    table = Table(
+        "network", "arithmetic", "SGD, s an epoch", "CGQ ÷ SGD", "passes", "sCGQ ÷ SGD",
+        "memory, CGQ ÷ SGD", "set-up, s",
+    )  # fmt: skip
+    for name in NETWORKS:
+        task = task_for(name)
+        for fast in (False, True):
+            arithmetic = Arithmetic(device, fast)
+            arithmetic.set_up(1)
+            runs = {}
+            for label, method in METHODS.items():
+                console.print(f"[dim]{name} {arithmetic.name} {label}[/]")
+                runs[label] = Trained(name, method, task, arithmetic)
+            for _ in range(ROUNDS):
+                for run in runs.values():
+                    run.epoch()
+            sgd, cgq_, scgq = runs.values()
+            table.add_row(
+                name,
+                arithmetic.name,
+                f"{sgd.seconds:.2f}",
+                f"{cgq_.seconds / sgd.seconds:.2f}",
+                f"{cgq_.passes:.2f}",
+                f"{scgq.seconds / sgd.seconds:.3f}",
+                f"{cgq_.memory / sgd.memory:.2f}",
+                f"{sgd.first_epoch:.0f}",
+            )
+            del runs, run, sgd, cgq_, scgq
+    return table
+
+
+def jobs_table(device: str, console: Console, most: int) -> Table:
+    """Epochs an hour of whole cells: training, evaluation, record and checkpoint."""
+    table = Table("network", "method", "at a time", "cell-epochs an hour", "÷ one at a time")
+    task = Path(__file__).with_name("cifar_shapes.py")
+    for method in ("sgd", "scgq"):
+        alone = 0.0
+        for jobs in (1, 4, most):
+            console.print(f"[dim]resnet110 {method} {jobs} at a time[/]")
+            cells = [
+                Cell("jobs", "cifar_shapes", "task", method, seed, 3, BATCH, False, str(task))
+                for seed in range(jobs)
+            ]
+            with tempfile.TemporaryDirectory() as folder:
+                conditions = Conditions(Path(folder), device)
+                for event in ENGINES["local"](cells, conditions, jobs):
+                    if isinstance(event.news, Ended) and event.news.error:
+                        raise RuntimeError(event.news.error)
+                records = [read_run(record_path(cell, conditions.records)) for cell in cells]
+            times = [
+                line["train_seconds"] + line["evaluation_seconds"]
+                for record in records
+                if record
+                for line in record.times[1:]  # the first captures
+            ]
+            rate = 3600 * jobs / statistics.mean(times) * int(os.environ["CGQ_IMAGES"]) / EPOCH
+            alone = alone or rate
+            table.add_row("resnet110", method, str(jobs), f"{rate:.0f}", f"{rate / alone:.2f}")
+    return table
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        sys.exit("There is no CUDA device here.")
+    os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", str(BATCHES * BATCH)
+    notes, console = Console(stderr=True), Console(width=110)
+    device = torch.device("cuda", 0)
+    parts = [jobs_table("cuda", notes, 8), epochs_table(device, notes)]
+    versions = f"cgq {cgq.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
+    console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
+    console.print(
+        f"batch {BATCH}; SGD with momentum; epochs of {EPOCH:,} images from {BATCHES} batches, "
+        f"median of {ROUNDS}; passes: forward passes a step of CGQ",
+        highlight=False,
+    )
+    for table in reversed(parts):
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What a step asks of a batch: loss and gradient once, then the loss elsewhere, without a trace."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class Leftovers:
+    """The gradients a step left in `.grad`: the next one need not keep them."""
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        for param in params:
+            if param.grad is not None:
+                self._marks[id(param)] = weakref.ref(param.grad), param.grad._version
+
+    def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
+        kept: list[Tensor | None] = []
+        for param in params:
+            grad = param.grad
+            gone, version = self._marks.get(id(param), (lambda: None, 0))
+            kept.append(
+                None if grad is gone() and grad is not None and grad._version == version else grad
+            )
+            param.grad = None
+        return kept
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A batch's loss at the present parameters: once with gradient, then as probes.
+
+    No probe leaves a trace, and each sees the noise of the first pass.
+    """
+
+    runs_backward: bool
+    """Whether every evaluation pays for a gradient; known after the first pass."""
+
+    rounding: float
+    """The relative error of the loss, as far as its types tell; known after the first pass."""
+
+    draws_differ: bool
+    """Whether a probe drew other random numbers than the first pass."""
+
+    def first_pass(self, leftovers: Leftovers, /) -> Tensor | float | None:
+        """Leave the gradient in `.grad` and return the loss. None: there is no loss."""
+
+    def prepare_probes(self) -> None:
+        """Called before the first probe."""
+
+    def probe(self, device: torch.device, /) -> Tensor | float:
+        """The loss at the present parameters, as a wide number."""
+
+    def end_probes(self) -> None:
+        """Leave gradients, generators and buffers as after the first pass."""
+
+    def undo(self) -> None:
+        """Leave generators and buffers as before the first pass; the gradients stay."""
+
+    def undo_buffers_unless(self, keep: Tensor, /) -> None:
+        """As `undo` where `keep` is false, for buffers, without the host looking at `keep`."""

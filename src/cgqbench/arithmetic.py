@@ -1,0 +1,90 @@
+"""How a network's passes are computed: in which precision, in which memory layout, compiled or not.
+
+On a GPU, TF32 and channels-last weights, with kernels that repeat themselves bit for bit; `fast`
+adds bf16 and compiled blocks, with the same accuracy (results/gpu.txt). On a CPU, as torch does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from cgqbench.networks import repeated_blocks
+
+# The shapes of blocks a network may have, and so how often one block's code is compiled.
+SHAPES = 64
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The arithmetic of a run on a device."""
+
+    device: torch.device
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fast and self.device.type != "cuda":
+            raise ValueError("--fast is for CUDA devices. Leave it out here.")
+
+    @property
+    def name(self) -> str:
+        """What a record says of it."""
+        if self.device.type != "cuda":
+            return "float32"
+        return "bf16, compiled" if self.fast else "tf32"
+
+    def set_up(self, threads: int) -> None:
+        """Ask torch for the same arithmetic on every run: call before anything is computed."""
+        torch.set_num_threads(threads)
+        if self.device.type != "cuda":
+            return
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+    def placed(self, model: nn.Module) -> nn.Module:
+        """The model on the device, ready for passes."""
+        model = model.to(self.device)
+        if self.device.type != "cuda":
+            return model
+        for parameter in model.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        if self.fast:
+            _compile(repeated_blocks(model))
+        return model
+
+    def passes(self) -> AbstractContextManager[None]:
+        """The context of a training pass, loss included."""
+        return self._cast() if self.fast else nullcontext()
+
+    @contextmanager
+    def other_passes(self) -> Iterator[None]:
+        """The context of passes in other shapes or modes, for which compiling would not pay."""
+        with self.passes(), torch.compiler.set_stance("force_eager"):
+            yield
+
+    @contextmanager
+    def _cast(self) -> Iterator[None]:
+        # Without a cache: it would hold weights of the point before.
+        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+            yield
+
+
+def _compile(blocks: list[nn.Module]) -> None:
+    """Compile each block in place; blocks alike share their code."""
+    import torch._dynamo
+    import torch._inductor.config
+
+    torch._dynamo.config.recompile_limit = SHAPES
+    if hasattr(torch._inductor.config, "deterministic"):  # choose kernels by rule, not by a race
+        torch._inductor.config.deterministic = True
+    for block in blocks:
+        block.compile(dynamic=False)

@@ -1,0 +1,216 @@
+"""The way of an accelerator, walked on the CPU: the same steps, with fewer looks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cgq.closure
+import cgq.flat
+import cgq.probe
+from cgq import CGQ, fletcher_reeves, least_squares
+from ids import option_id
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"fit": least_squares},
+    {"fit": functools.partial(least_squares, with_slope=False)},
+    {"momentum": fletcher_reeves, "smoothing": 0.5},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    {"weight_decay": 0.01, "nesterov": True},
+    {"max_relative_step": 0.01, "lr": 10.0},
+    {"max_relative_step": 0.05, "lr": math.inf, "probe": 0.01},
+    {"max_relative_step": 0.01, "weight_decay": 0.01, "decoupled_weight_decay": True},
+    {"maximize": True, "lr": 0.01},
+]
+
+
+class Run:
+    def __init__(self, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)
+        ).double()
+        self.inputs = torch.randn(16, 4).double()
+        self.targets = torch.randn(16, 1).double()
+        self.calls = 0
+        first, *others = self.model.parameters()
+        lr = options.pop("lr", 0.3)
+        groups = [{"params": [first], "lr": lr}, {"params": others, "lr": lr / 2}]
+        if math.isinf(lr):
+            groups = [{"params": list(self.model.parameters()), "lr": lr}]
+        self.optimizer = CGQ(groups, **options)
+
+    def loss(self) -> Tensor:
+        self.calls += 1
+        return nn.functional.mse_loss(self.model(self.inputs), self.targets)
+
+    def values(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+def as_accelerator(patch: pytest.MonkeyPatch) -> None:
+    for module in (cgq.flat, cgq.closure, cgq.probe):
+        patch.setattr(module, "is_host", lambda device: False)
+
+
+@pytest.mark.parametrize("search_prob", [1.0, 0.3])
+@pytest.mark.parametrize("options", OPTIONS, ids=option_id)
+def test_the_same_steps(
+    options: dict[str, Any], search_prob: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Run(**options, search_prob=search_prob)
+    searches = []
+    for _ in range(12):
+        host.optimizer.step(host.loss)
+        searches.append(host.optimizer.last_search)
+    as_accelerator(monkeypatch)
+    other = Run(**options, search_prob=search_prob)
+    for search in searches:
+        other.optimizer.step(other.loss)
+        found = other.optimizer.last_search
+        assert (found is None) == (search is None)
+        if found and search:
+            assert found.trial_steps == pytest.approx(search.trial_steps, rel=1e-7)
+            assert found.trial_losses == pytest.approx(search.trial_losses, rel=1e-7)
+            assert found.step_size == pytest.approx(search.step_size, rel=1e-7)
+            assert (found.accepted, found.capped) == (search.accepted, search.capped)
+    torch.testing.assert_close(other.values(), host.values(), rtol=1e-7, atol=1e-9)
+    for mine, its in zip(other.optimizer.param_groups, host.optimizer.param_groups, strict=True):
+        for name in ("step_size", "beta", "average", "reach", "steps", "skipped", "trial_scale"):
+            assert float(mine[name]) == pytest.approx(float(its[name]), rel=1e-6, abs=1e-9)
+
+
+class Looks:
+    """Counts how often the host reads a tensor's value."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
+            patch.setattr(Tensor, name, self._counted(getattr(Tensor, name)))
+
+    def _counted(self, read: Any) -> Any:
+        def counted(tensor: Tensor, *args: Any) -> Any:
+            self.count += 1
+            return read(tensor, *args)
+
+        return counted
+
+
+@pytest.mark.parametrize("options", [o for o in OPTIONS if "fit" not in o], ids=option_id)
+def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(**options, search_prob=0.5)
+    run.optimizer.step(run.loss)
+    looks = Looks(monkeypatch)
+    looked = {True: 0, False: 0}
+    for _ in range(30):
+        looks.count = 0
+        run.optimizer.step(run.loss)
+        search = run.optimizer.last_search
+        if search is None:
+            assert looks.count == 0
+        else:
+            spared = 2 if run.optimizer.options.shrinks_trial else 1
+            assert looks.count == 1 + max(0, len(search.trial_steps) - spared)
+        looked[search is not None] += 1
+    assert min(looked.values()) >= 5
+
+
+def line_of(optimizer: CGQ, phi: Any, at: Tensor) -> tuple[Any, int]:
+    """Take one step down the function phi of one number; the search and the calls it made."""
+    calls = 0
+
+    def closure(backward: bool) -> Tensor:
+        nonlocal calls
+        calls += 1
+        loss: Tensor = phi(at)
+        if backward:
+            loss.backward()
+        return loss.detach()
+
+    optimizer.step(closure)
+    return optimizer.last_search, calls
+
+
+@pytest.mark.parametrize("max_fits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("phi", "in_vain"),
+    [
+        (lambda x: (x - 2) ** 2 + 1, 0),
+        (lambda x: torch.cos(x) + 2, 1),  # bends down: there is no minimum ahead
+        (lambda x: torch.where(x < 1.01, (x - 0.9) ** 2 + 1, math.nan), 0),
+        (lambda x: torch.where(x == 1.0, (x - 0.9) ** 2 + 1, math.inf), 0),
+        (lambda x: torch.cos(9 * x) + 1.5 - x, 0),
+    ],
+)
+def test_evaluations_are_counted_and_bounded(
+    phi: Any, in_vain: int, max_fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = torch.tensor(1.0 if in_vain == 0 else 0.3, dtype=torch.float64, requires_grad=True)
+    twin = at.detach().clone().requires_grad_()
+    on_host, _ = line_of(CGQ([twin], max_fits=max_fits), phi, twin)
+    as_accelerator(monkeypatch)
+    search, calls = line_of(CGQ([at], max_fits=max_fits), phi, at)
+    assert calls == 1 + search.evaluations <= 2 + max_fits
+    assert search.in_vain == in_vain
+    assert search.trial_steps == on_host.trial_steps
+    assert search.step_size == on_host.step_size
+    assert torch.equal(at, twin)
+
+
+def test_a_probe_that_raises_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    run = Run()
+    for _ in range(3):
+        run.optimizer.step(run.loss)
+    for failing in (2, 3):
+        before, state = run.values(), torch.get_rng_state()
+        memory = [entry["direction"].clone() for entry in run.optimizer.state.values()]
+        run.calls = 0
+
+        def loss() -> Tensor:
+            if run.calls + 1 == failing:
+                raise KeyboardInterrupt
+            return run.loss()
+
+        with pytest.raises(KeyboardInterrupt):
+            run.optimizer.step(loss)
+        torch.testing.assert_close(run.values(), before, rtol=0, atol=0)
+        assert torch.equal(torch.get_rng_state(), state)
+        for entry, old in zip(run.optimizer.state.values(), memory, strict=True):
+            assert torch.equal(entry["direction"], old)
+
+
+@pytest.mark.parametrize("search_prob", [1.0, 0.0])
+def test_a_batch_that_is_not_finite_is_left_out(
+    search_prob: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(search_prob=search_prob)
+    for _ in range(3):
+        run.optimizer.step(run.loss)
+    before = run.values()
+    memory = [entry["residual"].clone() for entry in run.optimizer.state.values()]
+    run.optimizer.step(lambda: run.loss() * math.nan)
+    torch.testing.assert_close(run.values(), before, rtol=0, atol=0)
+    for entry, old in zip(run.optimizer.state.values(), memory, strict=True):
+        assert torch.equal(entry["residual"], old)
+    assert int(run.optimizer.param_groups[0]["skipped"]) == 1
+
+
+def test_nothing_to_search_where_it_is_stationary(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    at = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = CGQ([at])
+    optimizer.step(lambda: at.square().sum() + 1)
+    assert optimizer.last_search is None
+    assert torch.equal(at, torch.zeros(3, dtype=torch.float64))
+    assert optimizer.param_groups[0]["skipped"] == 0
