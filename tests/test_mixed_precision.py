@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_accelerator import as_accelerator
 from torch import Tensor, nn
 
 from cgq import CGQ, quadratic_search, two_point
@@ -174,6 +175,21 @@ def test_noise_is_rejected_and_counted_where_it_is_and_only_there():
     assert coarse.param_groups[0]["rejected_fits"] == 20
     assert all(search.rejected and search.evaluations == 1 for search in searches)
     assert all(-search.slope * 1e-3 < BF16 * search.loss for search in searches)
+
+
+@pytest.mark.usefixtures("without_onednn")
+@pytest.mark.parametrize("lr", [1e-3, 0.1, 1.0])
+def test_an_accelerator_rejects_what_the_host_rejects(lr, monkeypatch):
+    """Its way is walked on the CPU; it measures ahead, but no further than the search goes."""
+    _, host, searches = trained(20, True, False, lr=lr)
+    as_accelerator(monkeypatch)
+    _, device, again = trained(20, True, False, lr=lr)
+    assert [s.rejected for s in again] == [s.rejected for s in searches]
+    assert [s.trial_steps for s in again] == [
+        pytest.approx(s.trial_steps, rel=1e-3) for s in searches
+    ]
+    assert device.param_groups[0]["rejected_fits"] == host.param_groups[0]["rejected_fits"]
+    assert all(s.evaluations <= 4 for s in again)
 
 
 @pytest.mark.usefixtures("without_onednn")
