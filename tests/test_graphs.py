@@ -74,7 +74,8 @@ def trained(method: str, **how: Any) -> tuple[dict[str, Tensor], Any]:
 def installed(method: str) -> bool:
     try:
         learner_of(method, graphs=False)
-    except ImportError:
+    except (ImportError, ValueError) as error:
+        assert "Install it" in str(error)
         return False
     return True
 

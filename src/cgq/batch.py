@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from torch import Tensor
 
 from cgq.closure import loss_value
-from cgq.flat import Vector
+from cgq.flat import Buffer, Vector
 from cgq.foresight import Plan
-from cgq.line import Geometry, Shape, measured_geometry
+from cgq.geometry import Geometry, Shape, measured_geometry
 from cgq.memory import Memory
 from cgq.momentum import momentum_of
 from cgq.options import Options
@@ -46,10 +47,25 @@ class Batch:
         layout = memory.layout
         self._g = Vector(layout, self.residual.parts, -self.residual.scale)
         self._p = Vector(layout, lambda: memory.direction.parts)
-        self._theta = Vector(layout, lambda: layout.parts(layout.values(), memory.scratch.views))
-        self._f = self._g
+        self._theta = Vector(layout, self._theta_parts)
+        self._f: Vector | None = self._g
         if any(self.decays):
-            self._f = Vector(layout, lambda: layout.parts(grads, memory.scratch.views), self.sign)
+            self._f = None
+            if layout.on_host:
+                self._f = Vector(
+                    layout, lambda: layout.parts(grads, memory.scratch.views), self.sign
+                )
+
+    @cached_property
+    def snapshot(self) -> Buffer:
+        """θ as one vector, of which the parameters are then moved away."""
+        return self._memory.layout.gathered(self._memory.layout.values())
+
+    def _theta_parts(self) -> Iterable[Tensor]:
+        layout = self._memory.layout
+        if layout.on_host:  # where a gathered copy would gain nothing
+            return layout.parts(layout.values(), self._memory.scratch.views)
+        return self.snapshot.parts
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from, of a loss whose relative error is seen to be `error`."""

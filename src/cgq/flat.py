@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cgq.scalars import Number, is_host, scalar_dtype
 
-# On an accelerator tensors are gathered so that one kernel serves many; bounded, to bound memory.
-GATHERED = 1 << 22
+# On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
+GATHERED = 1 << 30
 # So much is widened to float64 at a time, where float32 does not reach.
 PIECE = 1 << 18
 
@@ -123,10 +123,23 @@ class Layout:
         """The parameters themselves, complex ones as pairs of real numbers."""
         return [real(param) for param in self.params]
 
-    def buffer(self) -> Buffer:
+    def zeros(self) -> Buffer:
         """A new vector of zeros."""
+        return self._buffer(torch.zeros)
+
+    def empty(self) -> Buffer:
+        """A new vector whose values are yet to be written."""
+        return self._buffer(torch.empty)
+
+    def gathered(self, tensors: Sequence[Tensor]) -> Buffer:
+        """A new vector with the values of `tensors`, one per parameter."""
+        buffer = self.empty()
+        torch._foreach_copy_(buffer.views, list(tensors))
+        return buffer
+
+    def _buffer(self, make: Callable[..., Tensor]) -> Buffer:
         blocks = [
-            torch.zeros(size, device=device, dtype=dtype)
+            make(size, device=device, dtype=dtype)
             for size, (device, dtype) in zip(self.sizes, self._kinds, strict=True)
         ]
         views = [blocks[0]] * len(self.params)

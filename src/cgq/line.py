@@ -1,94 +1,16 @@
-"""The line θ + αd: its slope and length, and the only code that moves parameters."""
+"""The line θ + αd: the only code that moves parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cgq.flat import Vector
+from cgq.flat import Buffer
+from cgq.geometry import Shape
 from cgq.memory import Memory, Residual
 from cgq.scalars import Number
-
-
-class Shape(NamedTuple):
-    """How a group's part of the line is made: d = ratio·(b·p - a·g - decoupled·θ).
-
-    `ratio` is the group's lr over the largest. The g here holds L2 decay: ∇f + coupled·θ.
-    """
-
-    ratio: float
-    coupled: float
-    decoupled: float
-
-
-def shapes_of(groups: list[dict[str, Any]], decoupled: bool) -> tuple[list[Shape], float]:
-    """Each parameter group's part in the line, and the ceiling of the step along it."""
-    lrs = [float(group["lr"]) for group in groups]
-    ceiling = max(lrs)
-    decays = [group["weight_decay"] for group in groups]
-    return [
-        Shape(
-            ratio=1.0 if lr == ceiling else lr / ceiling,  # of infinities too
-            coupled=0.0 if decoupled else decay,
-            decoupled=decay if decoupled else 0.0,
-        )
-        for lr, decay in zip(lrs, decays, strict=True)
-    ], ceiling
-
-
-class Geometry(NamedTuple):
-    """The inner products from which slope and length follow for any a and b.
-
-    f is ∇f, the gradient of what φ measures; g = f + coupled·θ.
-    """
-
-    fg: Number  # the slope's, weighted with each group's ratio
-    fp: Number
-    decoupled_ft: Number
-    gg2: Number  # the length's, weighted with the ratio squared
-    gp2: Number
-    pp2: Number
-    tt: Number
-
-    def slope(self, a: Number, b: Number) -> Number:
-        """φ'(0) = ∇f·d."""
-        return b * self.fp - a * self.fg - self.decoupled_ft
-
-    def squared_length(self, a: Number, b: Number) -> Number:
-        """|ratio·(b·p - a·g)|²."""
-        return a * a * self.gg2 - 2.0 * a * b * self.gp2 + b * b * self.pp2
-
-
-def measured_geometry(
-    theta: Vector,
-    f: Vector,
-    g: Vector,
-    p: Vector,
-    shapes: Sequence[Shape],
-    *,
-    slope: bool,
-    length: bool,
-) -> Geometry:
-    """The products that slope or length call for; those that do not matter are 0.0 and free."""
-
-    def inner(x: Vector, y: Vector, weights: list[float]) -> Number:
-        return x.inner(y, weights) if any(weights) else 0.0
-
-    ratios = [slope * shape.ratio for shape in shapes]
-    squares = [length * shape.ratio**2 for shape in shapes]
-    decoupled = [slope * shape.ratio * shape.decoupled for shape in shapes]
-    return Geometry(
-        fg=inner(f, g, ratios),
-        fp=inner(f, p, ratios),
-        decoupled_ft=inner(f, theta, decoupled),
-        gg2=inner(g, g, squares),
-        gp2=inner(g, p, squares),
-        pp2=inner(p, p, squares),
-        tt=theta @ theta if length else 0.0,
-    )
 
 
 class Line:
@@ -150,13 +72,14 @@ class FlatLine:
     θ(α) = (1 - α·ratio·decoupled)·θ + α·ratio·(a·r + b·p). Numbers may stay on the device.
     """
 
-    def __init__(self, memory: Memory, shapes: Sequence[Shape], *, a: Number, b: Number) -> None:
-        self._memory, self._shapes = memory, shapes
+    def __init__(
+        self, memory: Memory, snapshot: Buffer, shapes: Sequence[Shape], *, a: Number, b: Number
+    ) -> None:
+        self._memory, self._snapshot, self._shapes = memory, snapshot, shapes
         self._a, self._b = a, b
         self._at: Number = 0.0
         self._thetas = memory.layout.values()
-        self._snapshot, self._point = memory.layout.buffer(), memory.layout.buffer()
-        torch._foreach_copy_(self._snapshot.views, self._thetas)
+        self._point = memory.layout.empty()
 
     def stands_at(self, alpha: float) -> None:
         """Say what α was in the last move, now that the host knows."""
@@ -211,6 +134,9 @@ def drift(
     `memory` has already taken in the new residual. Works with numbers that stay on the device.
     """
     values = memory.layout.values()
+    if not memory.layout.on_host:
+        _drift_flat(memory, values, shapes, alpha, beta, nesterov)
+        return
     residuals, scale = new.tensors, new.scale
     if memory.residual is not None:
         residuals, scale = memory.residual.views, 1.0
@@ -221,20 +147,38 @@ def drift(
         thetas, directions = part.of(values), part.of(memory.direction.views)
         step = alpha * shape.ratio
         if shape.decoupled:
-            torch._foreach_mul_(thetas, _there(1.0 - step * shape.decoupled, part.device))
+            torch._foreach_mul_(thetas, 1.0 - step * shape.decoupled)
         if nesterov:
-            _add(thetas, part.of(residuals), _there(step * scale, part.device))
-            _add(thetas, directions, _there(step * beta, part.device))
+            torch._foreach_add_(thetas, part.of(residuals), alpha=step * scale)
+            torch._foreach_add_(thetas, directions, alpha=step * beta)
         else:
-            _add(thetas, directions, _there(step, part.device))
+            torch._foreach_add_(thetas, directions, alpha=step)
 
 
-def _there(number: Number, device: torch.device) -> Number:
-    return number.to(device) if isinstance(number, Tensor) else number
-
-
-def _add(thetas: list[Tensor], moves: list[Tensor], factor: Number) -> None:
-    if isinstance(factor, Tensor):  # as `alpha` a tensor would have to be read by the host
-        torch._foreach_add_(thetas, torch._foreach_mul(moves, factor))
-    else:
-        torch._foreach_add_(thetas, moves, alpha=factor)
+def _drift_flat(
+    memory: Memory,
+    values: list[Tensor],
+    shapes: Sequence[Shape],
+    alpha: Number,
+    beta: Number,
+    nesterov: bool,
+) -> None:
+    """The same where kernels count: the move is made flat. What was left out is r = 0 here."""
+    moves = memory.layout.empty()
+    residual = memory.scratch if memory.residual is None else memory.residual
+    for run, move, r, p in zip(
+        memory.layout.runs, moves.parts, residual.parts, memory.direction.parts, strict=True
+    ):
+        step = alpha * shapes[run.group].ratio
+        if nesterov:
+            torch.mul(r, _factor(step, move), out=move)
+            torch.addcmul(move, p, _factor(step * beta, move), out=move)
+        else:
+            torch.mul(p, _factor(step, move), out=move)
+    for part in memory.layout.sections:
+        shape = shapes[part.group]
+        thetas = part.of(values)
+        if shape.decoupled:
+            factor = 1.0 - alpha * shape.ratio * shape.decoupled
+            torch._foreach_mul_(thetas, _factor(factor, thetas[0]))
+        torch._foreach_add_(thetas, part.of(moves.views))

@@ -32,9 +32,9 @@ class Memory:
 
     def __init__(self, layout: Layout, state: State, with_residual: bool) -> None:
         self.layout = layout
-        self.direction = layout.buffer()
-        self.residual = layout.buffer() if with_residual else None
-        self.scratch = layout.buffer()
+        self.direction = layout.zeros()
+        self.residual = layout.zeros() if with_residual else None
+        self.scratch = layout.zeros()
         self.fresh = [param for param in layout.params if not state.get(param)]
         for name, buffer in self._named():
             for param, view in zip(layout.params, buffer.views, strict=True):

@@ -11,9 +11,9 @@ from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.closure import Closure, objective_of
+from cgq.closure import Closure, Evaluated, objective_of
 from cgq.flat import Layout, real, with_gradients
-from cgq.line import Shape, shapes_of
+from cgq.geometry import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
 from cgq.notices import CLASSIC, OTHER_DRAWS, Notices
@@ -189,7 +189,7 @@ class CGQ(Optimizer):
                 raise
         finally:
             self._world.forget()
-            self._leftovers = Leftovers(params)
+            self._leftovers = Leftovers(params if isinstance(objective, Evaluated) else [])
         if objective.draws_differ:
             self._notices.give(OTHER_DRAWS)
         return loss

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cgq.batch import Batch
 from cgq.foresight import TWO_POINT_FIRST, Plan, foreseen
-from cgq.line import FlatLine, Line, Shape, drift
+from cgq.geometry import Shape
+from cgq.line import FlatLine, Line, drift
 from cgq.memory import Memory
 from cgq.objective import Objective
 from cgq.options import Options
@@ -70,7 +71,7 @@ class Step:
         """The same on an accelerator, where the first measurements do not wait for the host."""
         memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         objective.prepare_probes()
-        line = FlatLine(memory, self._shapes, a=a, b=b)
+        line = FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
         try:
             seen = foreseen(
                 plan,
@@ -124,7 +125,7 @@ class Step:
         memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         if memory.layout.on_host:
             return Line(memory, self._grads, self._shapes, sign=self._batch.sign, a=a, b=b)
-        return FlatLine(memory, self._shapes, a=a, b=b)
+        return FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
 
     def _phi(self, objective: Objective, line: Line | FlatLine, alpha: Number) -> Number:
         line.move_to(alpha)

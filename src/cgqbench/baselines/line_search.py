@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from cgq import Search
 from cgq.closure import Closure, loss_value, objective_of
 from cgq.flat import Layout, Vector, real, with_gradients
-from cgq.line import Line, Shape
+from cgq.geometry import Shape
+from cgq.line import Line
 from cgq.memory import Memory
 from cgq.objective import Leftovers, Objective
 from cgq.probe import World
