@@ -14,7 +14,8 @@ from cgq.geometry import Geometry, Shape, measured_geometry
 from cgq.memory import Memory
 from cgq.momentum import momentum_of
 from cgq.options import Options
-from cgq.policy import FIRST_TRIAL, first_trial
+from cgq.policy import FIRST_TRIAL, clear_trial, first_trial
+from cgq.precision import rounding
 from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, least, stacked
@@ -71,8 +72,8 @@ class Batch:
             return layout.parts(layout.values(), self._memory.scratch.views)
         return self.snapshot.parts
 
-    def plan(self, loss: Tensor | float) -> Plan:
-        """What a search starts from."""
+    def plan(self, loss: Tensor | float, error: float) -> Plan:
+        """What a search starts from, of a loss whose relative error is seen to be `error`."""
         phi_0, gg, beta, reached, *products = self._agreed(
             self.sign * self._value(loss), *self._always(), *self._geometry(with_slope=True)
         )
@@ -83,10 +84,15 @@ class Batch:
         beta, reach = choose(climbs, 0.0, beta), choose(climbs, gg**0.5, reach)
         slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
         ceiling = self._ceiling(geometry, beta, reach)
-        trial = ceiling
-        if self._options.shrinks_trial:
-            trial = first_trial(self._options.probe, ceiling) * self._before.decay.scale
-        return Plan(phi_0, gg, slope, ceiling, trial, beta, reach)
+        noise = max(error, rounding(self._memory.layout.dtypes)) * abs(phi_0)
+        trial = clear_trial(self.first_trial(ceiling), slope, noise, ceiling)
+        return Plan(phi_0, gg, slope, ceiling, trial, beta, reach, noise)
+
+    def first_trial(self, ceiling: Number) -> Number:
+        """What a search tries first, unless noise asks for more."""
+        if not self._options.shrinks_trial:
+            return ceiling
+        return first_trial(self._options.probe, ceiling) * self._before.decay.scale
 
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
         """The same without the slope, which is 0.0 here; the trial is the average step."""
@@ -97,7 +103,7 @@ class Batch:
         )
         beta, reach = self._within_range(gg, beta, reached)
         ceiling = self._ceiling(Geometry(*products), beta, reach)
-        return Plan(phi_0, gg, 0.0, ceiling, self.average_step(ceiling), beta, reach)
+        return Plan(phi_0, gg, 0.0, ceiling, self.average_step(ceiling), beta, reach, 0.0)
 
     def average_step(self, ceiling: Number) -> Number:
         """The averaged step under this ceiling; before any search, what a search tries first."""

@@ -11,16 +11,11 @@ import torch
 from torch import Tensor
 
 from cgq.objective import Leftovers, Objective
+from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 from cgq.scalars import is_host, scalar_dtype
 
 Closure = Callable[..., Any]
-
-CLASSIC = (
-    "This closure runs backward() itself, so every probe of the line search pays for a backward "
-    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
-    "write closure(backward) and call backward() only when asked."
-)
 
 
 def objective_of(closure: Closure, params: Sequence[Tensor], world: World) -> Objective:
@@ -46,6 +41,8 @@ class Evaluated:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
+        self.rounding = 0.0  # likewise
+        self.draws_differ = False
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
@@ -66,6 +63,7 @@ class Evaluated:
             loss = self._call(backward=True)
             if loss is not None:
                 _check_loss(loss)
+                self.rounding = rounding(dtypes_behind(loss, self._params[0].device))
             if self._has_grads():
                 self.runs_backward = not self._takes_backward
                 return _detached(loss)
@@ -112,6 +110,8 @@ class Evaluated:
             if self._values:
                 grads = [grad for grad in self._grads if grad is not None]
                 torch._foreach_copy_(grads, self._values)
+        if not (self._takes_backward or self.runs_backward):  # these may draw for the gradient too
+            self.draws_differ |= not self._world.has_drawn_alike()
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)

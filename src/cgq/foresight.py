@@ -25,6 +25,7 @@ class Plan(NamedTuple):
     trial: Number
     beta: Number
     reach: Number
+    noise: Number
 
 
 class Foreseen(NamedTuple):
@@ -64,4 +65,5 @@ def _next_trial(plan: Plan, first: Number) -> Number:
     minimum = least(q.minimiser, plan.ceiling)
     back = BACKTRACK * plan.trial
     ahead = choose(q.a > 0, choose(q.minimiser > 0, minimum, back), plan.trial)
+    ahead = choose(q.is_level(plan.trial, plan.noise), plan.trial, ahead)
     return choose(is_finite(first) & is_finite(q.a) & is_finite(plan.slope), ahead, back)

@@ -42,6 +42,12 @@ class Objective(Protocol):
     runs_backward: bool
     """Whether every evaluation pays for a gradient; known after the first pass."""
 
+    rounding: float
+    """The relative error of the loss, as far as its types tell; known after the first pass."""
+
+    draws_differ: bool
+    """Whether a probe drew other random numbers than the first pass."""
+
     def first_pass(self, leftovers: Leftovers, /) -> Tensor | float | None:
         """Leave the gradient in `.grad` and return the loss. None: there is no loss."""
 

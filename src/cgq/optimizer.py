@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.closure import CLASSIC, Closure, Evaluated, objective_of
+from cgq.closure import Closure, Evaluated, objective_of
 from cgq.flat import Layout, real, with_gradients
 from cgq.geometry import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
+from cgq.notices import CLASSIC, OTHER_DRAWS, Notices
 from cgq.objective import Leftovers, Objective
 from cgq.options import Options, checked_group
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
-from cgq.progress import DEFAULTS, Progress, count_skipped
+from cgq.progress import DEFAULTS, Progress, count_rejected, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
@@ -62,9 +63,9 @@ class CGQ(Optimizer):
         process_group: the ranks that share the model; None: all of them.
 
     After each step `group["step_size"]` and `group["beta"]` tell what was applied,
-    `last_search` what the search saw, and `group["skipped"]` counts steps left out because loss,
-    gradient or every trial was not finite. On an accelerator such a number may be a 0-dim tensor,
-    which makes the host wait only if it is read.
+    `last_search` what the search saw. `group["skipped"]` counts steps left out because loss,
+    gradient or every trial was not finite, `group["rejected_fits"]` parabolas lost in the rounding
+    of the loss. On an accelerator such a number may be a 0-dim tensor: to read it is to wait.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)
@@ -127,7 +128,7 @@ class CGQ(Optimizer):
         self._memory: Memory | None = None
         self._set_by_groups: dict[str, Any] = {}
         self._leftovers = Leftovers([])
-        self._told = False
+        self._notices = Notices()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "options": self.options}
@@ -162,6 +163,8 @@ class CGQ(Optimizer):
         self.options = options
         self._set_by_groups |= line_wide
 
+    # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
         """Take one step and return the loss at the point it started from.
@@ -187,6 +190,8 @@ class CGQ(Optimizer):
         finally:
             self._world.forget()
             self._leftovers = Leftovers(params if isinstance(objective, Evaluated) else [])
+        if objective.draws_differ:
+            self._notices.give(OTHER_DRAWS)
         return loss
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
@@ -206,7 +211,8 @@ class CGQ(Optimizer):
                 progress=Progress.of(self.param_groups[0]),
             )
             if objective is not None and loss is not None and ceiling and self._is_due():
-                self._tell_once(objective)
+                if objective.runs_backward:
+                    self._notices.give(CLASSIC)
                 outcome = step.searched(objective, loss)
             else:
                 outcome = step.unsearched(loss)
@@ -229,15 +235,11 @@ class CGQ(Optimizer):
         due = coin(self.options.seed, first["steps"], self.options.search_prob)
         return due or not first["average"]
 
-    def _tell_once(self, objective: Objective) -> None:
-        if objective.runs_backward and not self._told:
-            self._told = True
-            warnings.warn(CLASSIC, UserWarning, stacklevel=6)
-
     def _record(self, outcome: Outcome, shapes: list[Shape]) -> None:
         self.last_search = outcome.search
         for shape, group in zip(shapes, self.param_groups, strict=True):
             count_skipped(group, outcome.skipped)
+            count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 outcome.progress.write(group, shape.ratio)
 

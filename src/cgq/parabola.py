@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from cgq.scalars import Number
+
 
 class Parabola(NamedTuple):
     """q(α) = a·α² + b·α + c.
@@ -37,6 +39,10 @@ class Parabola(NamedTuple):
     @property
     def is_finite(self) -> bool:
         return all(map(math.isfinite, self))
+
+    def is_level(self, alpha: Number, noise: Number) -> Number:
+        """Whether both a·α² and b·α are less than `noise`: then q says nothing."""
+        return (abs(self.a) * alpha * alpha < noise) & (abs(self.b) * alpha < noise)
 
 
 class Fit(Protocol):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import NamedTuple
 
-from cgq.scalars import Number, least
+from cgq.scalars import Number, choose, least
 
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
+CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -61,3 +63,15 @@ class TrialDecay(NamedTuple):
 def first_trial(probe: float | None, ceiling: Number) -> Number:
     """γ before it decays: `probe`, or min(0.1, ceiling / 3)."""
     return least(FIRST_TRIAL, ceiling / 3.0) if probe is None else least(probe, ceiling)
+
+
+def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) -> Number:
+    """`trial`, or as much more as it takes for the slope to stand out of the noise.
+
+    >>> clear_trial(0.1, slope=-1.0, noise=0.01, ceiling=0.3)
+    0.1
+    >>> clear_trial(0.1, slope=-1.0, noise=0.05, ceiling=0.3)
+    0.2
+    """
+    needed = least(CLEAR * noise / choose(slope < 0.0, -slope, math.inf), ceiling)
+    return choose(needed > trial, needed, trial)

@@ -198,6 +198,17 @@ class World:
         self._restore_buffers(self._buffers_before)
         generators.restore(self._drawn_from)
 
+    def has_drawn_alike(self) -> bool:
+        """Whether a probe has drawn what the first pass drew, or nothing.
+
+        The first pass may draw once for all, as a lazy module does for its weights.
+        """
+        if not self._drawn_from:
+            return True
+        now = generators.states()
+        drawn = generators.changed(self._drawn_from, now)
+        return drawn.keys().isdisjoint(generators.changed(self._generators_after, now))
+
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""
         self._restore_buffers(self._buffers_after)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cgq.policy import TrialDecay
 from cgq.scalars import Number
+from cgq.search import Search
 
 # In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
 # keep. The same in every group, but for step_size.
@@ -18,6 +19,7 @@ DEFAULTS: dict[str, float | int] = {
     "reach": 0.0,
     "steps": 0,
     "skipped": 0,
+    "rejected_fits": 0,
     "trial_scale": 1.0,
     "trial_total": 0.0,
     "trial_searches": 0,
@@ -52,3 +54,8 @@ class Progress(NamedTuple):
 def count_skipped(group: dict[str, Any], skipped: bool | Tensor) -> None:
     """Count a step left out; a tensor where the host has not looked."""
     group["skipped"] = group["skipped"] + skipped
+
+
+def count_rejected(group: dict[str, Any], search: Search | None) -> None:
+    """Count a parabola that was not believed."""
+    group["rejected_fits"] += search is not None and search.rejected

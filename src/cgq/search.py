@@ -17,7 +17,8 @@ class Search:
     """What one line search saw and chose.
 
     `step_size` is 0.0 when no trial could be taken: none was finite, or none that was left after
-    backing off was lower. `curvature` is the last parabola's 2A.
+    backing off was lower, or the first parabola was `rejected`: what it was fitted to is noise.
+    `curvature` is the last parabola's 2A.
     """
 
     loss: float
@@ -28,6 +29,7 @@ class Search:
     step_size: float
     accepted: bool
     capped: bool
+    rejected: bool = False
     in_vain: int = 0
     """Measurements that an accelerator began ahead and the search did not ask for."""
 
@@ -58,6 +60,7 @@ def quadratic_search(
     ceiling: float,
     fit: Fit,
     max_fits: int,
+    noise: float = 0.0,
 ) -> Search:
     """Find a step along φ, whose value and slope at 0 are `loss` and `slope` (< 0).
 
@@ -66,6 +69,9 @@ def quadratic_search(
     trial. After the last fit its α* is taken. No point is measured twice, so φ is called at most
     1 + `max_fits` times. The test q(α*) > 0 presumes a loss that is never negative, and is left
     out where φ(0) ≤ 0 shows that this one can be.
+
+    `noise` is how far φ may be off. A fit whose Aα² and Bα are both less than that at its trial is
+    rejected, and ends the search: with the α* of the fit before it, if there was one.
 
     >>> from cgq import two_point
     >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0,
@@ -81,7 +87,7 @@ def quadratic_search(
         if math.isfinite(value):
             usable[step] = value
 
-    def outcome(step: float, accepted: bool) -> Search:
+    def outcome(step: float, accepted: bool, rejected: bool = False) -> Search:
         return Search(
             loss=loss,
             slope=slope,
@@ -91,6 +97,7 @@ def quadratic_search(
             step_size=step,
             accepted=accepted,
             capped=step >= ceiling,
+            rejected=rejected,
         )
 
     q = Parabola(math.nan, slope, loss)
@@ -101,6 +108,8 @@ def quadratic_search(
             # Newest last, also where the newest trial is one met before.
             usable[trial] = usable.pop(trial)
             q = Parabola(*map(float, fit(loss, slope, list(usable), list(usable.values()))))
+            if q.is_level(trial, noise):
+                return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
         if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
             trial *= BACKTRACK
             if not trial:

@@ -57,7 +57,7 @@ class Step:
 
     def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:
         """Move to the minimum of the parabola along the line."""
-        plan, layout = self._batch.plan(loss), self._memory.layout
+        plan, layout = self._batch.plan(loss, objective.rounding), self._memory.layout
         if not layout.on_host:
             if self._options.fit in TWO_POINT_FIRST:
                 return self._foreseen(objective, plan)
@@ -152,15 +152,18 @@ class Step:
                 ceiling=plan.ceiling,
                 fit=options.fit,
                 max_fits=options.max_fits,
+                noise=plan.noise,
             )
             average = smoothed(before.average, search.step_size / unit, options.smoothing)
             alpha = min(average * unit, plan.ceiling) if search.step_size else 0.0
+            if told_nothing := search.rejected and not search.step_size:
+                average, alpha = before.average, self._batch.average_step(plan.ceiling)
             line.move_to(alpha)
         except BaseException:
             line.move_back()
             raise
         search = replace(search.seen_with(self._batch.sign), in_vain=in_vain)
-        if not search.step_size:
+        if not alpha:
             return Outcome(before, skipped=True, search=search)
         objective.end_probes()
         new = self._batch.residual
@@ -168,8 +171,8 @@ class Step:
             new = memory.residual_at_snapshot(self._grads, self._batch.sign, self._batch.decays)
         memory.remember(new, plan.beta)
         decay = before.decay
-        if options.shrinks_trial:
-            decay = decay.after(plan.trial, search.step_size)
+        if options.shrinks_trial and not told_nothing:
+            decay = decay.after(self._batch.first_trial(plan.ceiling), search.step_size)
         return Outcome(Progress(alpha, plan.beta, average, decay, plan.reach), search=search)
 
 

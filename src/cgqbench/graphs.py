@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cgq import generators
 from cgq.closure import loss_value
 from cgq.objective import Leftovers
+from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 from cgqbench.joining import flat_values, set_values, views_side_by_side
 from cgqbench.task import Loss
@@ -120,6 +121,7 @@ class Captured:
         self._before = flat_values(self._buffers)
         with torch.enable_grad():
             loss = self._loss(self.inputs, self.targets)
+            self.rounding = rounding(dtypes_behind(loss, self.inputs.device))
             loss.backward()  # type: ignore[no-untyped-call]
         self._join_gradients()
         return loss.detach()
@@ -155,9 +157,11 @@ class Replay:
     """A batch's closure, for any optimizer; for those that search, also its own `Objective`."""
 
     runs_backward = False
+    draws_differ = False
 
     def __init__(self, captured: Captured, inputs: Tensor, targets: Tensor) -> None:
         self._captured = captured
+        self.rounding = captured.rounding
         captured.inputs.copy_(inputs)
         captured.targets.copy_(targets)
         self._offset = self._offset_after = 0

@@ -87,9 +87,11 @@ def parabolic_search(
 
     >>> import torch
     >>> start = Start(5.0, -4.0, torch.float64)
-    >>> parabolic_search(lambda x: (x - 2) ** 2 + 1, start, trial=0.5, factor=1.0, ceiling=3.16)
-    Search(loss=5.0, slope=-4.0, curvature=2.0, trial_steps=(0.5,), trial_losses=(3.25,), \
-step_size=2.0, accepted=True, capped=False)
+    >>> found = parabolic_search(
+    ...     lambda x: (x - 2) ** 2 + 1, start, trial=0.5, factor=1.0, ceiling=3.16
+    ... )
+    >>> found.step_size, found.trial_losses, found.accepted, found.capped
+    (2.0, (3.25,), True, False)
     """
     steps: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()

@@ -1,0 +1,35 @@
+"""What a user should know and is told once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+CLASSIC = (
+    "This closure runs backward() itself, so every probe of the line search pays for a backward "
+    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
+    "write closure(backward) and call backward() only when asked."
+)
+OTHER_DRAWS = (
+    "A probe of the line search drew other random numbers than the first pass of the same step, so "
+    "their losses cannot be compared. A closure must draw alike whatever the parameters. If "
+    "torch.compile reached its recompile_limit, one pass had compiled dropout and the other eager: "
+    "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
+)
+
+
+class Notices:
+    """Those given by one optimizer."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def give(self, message: str) -> None:
+        """Warn the code outside torch and cgq that led here, unless it has been."""
+        if message in self._given:
+            return
+        self._given.add(message)
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in ("cgq", "torch"):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, UserWarning, stacklevel=level)
