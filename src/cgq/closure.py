@@ -16,12 +16,6 @@ from cgq.scalars import scalar_dtype
 
 Closure = Callable[..., Any]
 
-CLASSIC = (
-    "This closure runs backward() itself, so every probe of the line search pays for a backward "
-    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
-    "write closure(backward) and call backward() only when asked."
-)
-
 
 class Leftovers:
     """The gradients a step left in `.grad`: the next one need not keep them."""
@@ -34,15 +28,16 @@ class Leftovers:
 
     def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
-        kept: list[Tensor | None] = []
+        kept = [None if self.hold(param) else param.grad for param in params]
         for param in params:
-            grad = param.grad
-            gone, version = self._marks.get(id(param), (lambda: None, 0))
-            kept.append(
-                None if grad is gone() and grad is not None and grad._version == version else grad
-            )
             param.grad = None
         return kept
+
+    def hold(self, param: Tensor) -> bool:
+        """Whether its gradient is the one that was there then, and nobody wrote to it since."""
+        grad = param.grad
+        gone, version = self._marks.get(id(param), (lambda: None, 0))
+        return grad is not None and grad is gone() and grad._version == version
 
 
 class Objective:
@@ -61,6 +56,7 @@ class Objective:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self.runs_backward = False  # known after the first pass
+        self.dropped: list[Tensor] = []  # gradients to which it would have added its own
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
@@ -83,6 +79,7 @@ class Objective:
                 _check_loss(loss)
             if self._has_grads():
                 self.runs_backward = not self._takes_backward
+                self.dropped = [grad for grad in given if grad is not None]
                 return _detached(loss)
             if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import fields, replace
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,21 +11,19 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq import progress
-from cgq.closure import CLASSIC, Closure, Leftovers, Objective
+from cgq.caller import Caller
+from cgq.closure import Closure, Objective
 from cgq.flat import Layout, real, with_gradients
 from cgq.line import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
-from cgq.options import Options, checked_group
+from cgq.options import Options, checked_group, in_one_voice, line_wide, own_settings
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
-from cgq.probe import World
 from cgq.progress import Progress, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
-
-LINE_WIDE = frozenset(field.name for field in fields(Options))
 
 
 class CGQ(Optimizer):
@@ -75,9 +72,6 @@ class CGQ(Optimizer):
     True
     """
 
-    last_search: Search | None
-    options: Options
-
     def __init__(
         self,
         params: Any,
@@ -100,8 +94,6 @@ class CGQ(Optimizer):
         process_group: ProcessGroup | None = None,
     ) -> None:
         defaults = checked_group(lr, weight_decay)
-        if not (model is None or isinstance(model, nn.Module)):
-            raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self.options = Options(
             max_relative_step=max_relative_step,
             momentum=momentum,
@@ -121,13 +113,20 @@ class CGQ(Optimizer):
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
-        self.last_search = None
-        self._world = World(model)
+        self.last_search: Search | None = None
+        self._caller = Caller(model)
         self._ranks = Ranks(process_group)
         self._memory: Memory | None = None
         self._set_by_groups: dict[str, Any] = {}
-        self._leftovers = Leftovers([])
-        self._told = False
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module whose buffers a probe must not change. It may be named at any time."""
+        return self._caller.model
+
+    @model.setter
+    def model(self, model: nn.Module | None) -> None:
+        self._caller.model = model
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "options": self.options}
@@ -137,30 +136,43 @@ class CGQ(Optimizer):
             self._attach(None, None)
         super().__setstate__(state)
         self._memory = None
-        for group in self.param_groups:
-            for name, value in progress.DEFAULTS.items():  # states saved before a number existed
-                group.setdefault(name, value)
+        for group in self.param_groups:  # states saved before a number existed
+            group.update(progress.DEFAULTS | group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
-        if not isinstance(param_group, dict):
-            raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
-        line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
-        for name, value in line_wide.items():
-            if self._set_by_groups.get(name, value) != value:
-                raise ValueError(
-                    f"{name} is {self._set_by_groups[name]!r} in one parameter group and {value!r} "
-                    "in another, but one line runs through all groups. Set it once, for all."
-                )
-        options = replace(self.options, **line_wide)
-        own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
-        own |= checked_group(
-            own.get("lr", self.defaults["lr"]),
-            own.get("weight_decay", self.defaults["weight_decay"]),
-        )
+        own, shared = own_settings(param_group, self.defaults), line_wide(param_group)
+        options = in_one_voice(self.options, self._set_by_groups, shared)
         super().add_param_group(own)
         self.options = options
-        self._set_by_groups |= line_wide
+        self._set_by_groups |= shared
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch. Zeros left in place count as no gradient."""
+        super().zero_grad(set_to_none)
+        self._caller.gradients_are_done_with(self._params())
+
+    def clipping(self) -> AbstractContextManager[None]:
+        """Where gradients are clipped, or changed otherwise, between backward() and the step.
+
+        The direction is then made of what the block leaves in `.grad`, and its slope with the
+        gradients of the loss that were there before: a search needs both.
+
+        >>> weight = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = CGQ([weight])
+        >>> def closure(backward):
+        ...     loss = weight.square().sum()
+        ...     if backward:
+        ...         loss.backward()
+        ...         with optimizer.clipping():
+        ...             torch.nn.utils.clip_grad_norm_(weight, 0.1)
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+        """
+        return self._caller.unclipped.kept(self._params())
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -171,22 +183,13 @@ class CGQ(Optimizer):
         gradients at hand and the average step are used.
         """
         self.last_search = None
-        params = [param for group in self.param_groups for param in group["params"]]
+        params = self._params()
         if closure is None:
             self._take_step(None, None)
-            self._leftovers = Leftovers(params)
+            self._caller.gradients_are_done_with(params)
             return None
-        objective = Objective(closure, params, self._world)
-        try:
-            loss = objective.first_pass(self._leftovers)
-            try:
-                self._take_step(objective, loss)
-            except BaseException:
-                objective.undo()
-                raise
-        finally:
-            self._world.forget()
-            self._leftovers = Leftovers(params)
+        with self._caller.first_pass(closure, params) as (objective, loss):
+            self._take_step(objective, loss)
         return loss
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
@@ -204,9 +207,10 @@ class CGQ(Optimizer):
                 options=self.options,
                 ranks=self._ranks,
                 progress=Progress.of(self.param_groups[0]),
+                unclipped=self._caller.unclipped.gradients(params),
             )
             if objective is not None and loss is not None and ceiling and self._is_due():
-                self._tell_once(objective)
+                self._caller.advice.on_search(objective)
                 outcome = step.searched(objective, loss)
             else:
                 outcome = step.unsearched(loss)
@@ -228,11 +232,6 @@ class CGQ(Optimizer):
         first = self.param_groups[0]
         due = coin(self.options.seed, first["steps"], self.options.search_prob)
         return due or not first["average"]
-
-    def _tell_once(self, objective: Objective) -> None:
-        if objective.runs_backward and not self._told:
-            self._told = True
-            warnings.warn(CLASSIC, UserWarning, stacklevel=6)
 
     def _record(self, outcome: Outcome, shapes: list[Shape]) -> None:
         self.last_search = outcome.search

@@ -33,7 +33,8 @@ class Outcome(NamedTuple):
 class Step:
     """A mini-batch's gradient, ready to be turned into a move of the parameters.
 
-    `max_step` is the absolute ceiling of α. A step that is skipped has changed nothing.
+    `max_step` is the absolute ceiling of α. `unclipped` are the gradients of the loss where `grads`
+    are not. A step that is skipped has changed nothing.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Step:
         options: Options,
         ranks: Ranks,
         progress: Progress,
+        unclipped: list[Tensor] | None = None,
     ) -> None:
         self._memory, self._grads, self._shapes = memory, grads, shapes
         self._max_step, self._options, self._ranks = max_step, options, ranks
@@ -58,8 +60,9 @@ class Step:
         self._p = Vector(layout, lambda: memory.direction.parts)
         self._theta = Vector(layout, lambda: layout.parts(layout.values(), memory.scratch.views))
         self._f = self._g
-        if any(self._decays):
-            self._f = Vector(layout, lambda: layout.parts(grads, memory.scratch.views), self._sign)
+        if any(self._decays) or unclipped is not None:
+            fs = grads if unclipped is None else unclipped
+            self._f = Vector(layout, lambda: layout.parts(fs, memory.scratch.views), self._sign)
 
     def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:
         """Move to the minimum of the parabola along the line."""

@@ -1,0 +1,60 @@
+"""The caller's side of a step: the closure, what is in `.grad`, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from cgq.advice import Advice
+from cgq.clipping import Unclipped
+from cgq.closure import Closure, Leftovers, Objective
+from cgq.probe import World
+
+
+class Caller:
+    """Who calls an optimizer's `step`, from one call to the next.
+
+    `model` is the module whose buffers a probe must not change; None: those the closure calls.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.model = model
+        self.unclipped = Unclipped()
+        self.advice = Advice()
+        self._leftovers = Leftovers([])
+
+    @property
+    def model(self) -> nn.Module | None:
+        return self._world.model
+
+    @model.setter
+    def model(self, model: nn.Module | None) -> None:
+        if not (model is None or isinstance(model, nn.Module)):
+            raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
+        self._world = World(model)
+
+    def gradients_are_done_with(self, params: Sequence[Tensor]) -> None:
+        """What is in `.grad` now is no gradient of the next step."""
+        self._leftovers = Leftovers(params)
+        self.unclipped.forget()
+
+    @contextmanager
+    def first_pass(
+        self, closure: Closure, params: Sequence[Tensor]
+    ) -> Iterator[tuple[Objective, Tensor | float | None]]:
+        """The closure's loss, with its gradient in `.grad`. Undone if the block raises."""
+        objective, leftovers = Objective(closure, params, self._world), self._leftovers
+        try:
+            loss = objective.first_pass(leftovers)
+            try:
+                if self._leftovers is leftovers:  # else the closure has called zero_grad()
+                    self.advice.on_dropped(objective)
+                yield objective, loss
+            except BaseException:
+                objective.undo()
+                raise
+        finally:
+            self._world.forget()
+            self.gradients_are_done_with(params)
