@@ -71,9 +71,10 @@ class Run:
         self.model.train()
         order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(number))
         losses = []
-        for picked in order.split(MICRO_BATCH * PARTS):
-            window = [(data[0][part], data[1][part]) for part in picked.split(MICRO_BATCH)]
-            losses.append(self.optimizer.step(self.closure_over(window)))
+        for picked in torch.split(order, MICRO_BATCH * PARTS):
+            parts = torch.split(picked, MICRO_BATCH)
+            window = [(data[0][part], data[1][part]) for part in parts]
+            losses.append(float(self.optimizer.step(self.closure_over(window))))
             self.scheduler.step()
             self.averaged.update_parameters(self.model)
         return sum(losses) / len(losses)
@@ -86,7 +87,7 @@ class Run:
             for points, labels in window:
                 loss = nn.functional.cross_entropy(self.model(points), labels, reduction="sum")
                 if backward:
-                    (loss / size).backward()
+                    (loss / size).backward()  # type: ignore[no-untyped-call]
                 total += loss.item() / size
             if backward:
                 with self.optimizer.clipping():
