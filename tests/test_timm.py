@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ else:
     WHY = ""
 
 needs_timm = pytest.mark.skipif(timm is None, reason=WHY)
-PAGE = Path(__file__).parents[1] / "docs" / "timm.md"
+ROOT = Path(__file__).parents[1]
 
 
 def network() -> nn.Sequential:
@@ -150,8 +151,16 @@ def test_an_unregistered_name_is_timms_error() -> None:
 
 
 @needs_timm
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "with_timm.py"), run_name="__main__")
+    found = re.search(r"accuracy of the average ([\d.]+)", capsys.readouterr().out)
+    assert found is not None
+    assert float(found[1]) > 0.9
+
+
+@needs_timm
 def test_the_page_runs(without_onednn: None) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "timm.md").read_text(), re.DOTALL)
     assert len(blocks) >= 3
     session: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
