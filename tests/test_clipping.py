@@ -214,6 +214,22 @@ def test_clipping_without_a_search_is_torchs() -> None:
         assert torch.equal(param.detach(), start - 0.1 * param.grad)
 
 
+def test_what_is_added_to_a_gradient_that_was_none_has_no_slope() -> None:
+    used, unused = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    holder = nn.ParameterList([used, unused])
+
+    def decay(params: Any) -> None:
+        for param in params:
+            param.grad = 0.5 * param.detach()
+
+    optimizer = CGQ(holder.parameters(), lr=1e3)
+    optimizer.step(asked(optimizer, holder, lambda: 1.0 + used.square().sum(), decay))
+    assert optimizer.last_search is not None
+    assert optimizer.last_search.slope == pytest.approx(-0.5 * 2 * 2)
+    torch.testing.assert_close(holder[0], torch.zeros_like(used), rtol=0, atol=1e-9)
+    torch.testing.assert_close(holder[1], torch.zeros_like(unused), rtol=0, atol=1e-9)
+
+
 def test_complex_parameters_have_a_slope_too() -> None:
     weight = nn.Parameter(torch.tensor([3.0 + 1.0j, -1.0j], dtype=torch.complex128))
     holder = nn.ParameterList([weight])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from cgq.closure import Leftovers
@@ -29,17 +30,17 @@ class Unclipped:
     @contextmanager
     def kept(self, params: Sequence[Tensor]) -> Iterator[None]:
         """Keep the gradients that this block is about to change."""
-        values = {}
-        for param in params:
-            grad = self._of(param)
-            if grad is not None:
-                values[id(param)] = grad.clone()
+        before = [(param, self._of(param)) for param in params]
+        values = {id(param): grad.clone() for param, grad in before if grad is not None}
         yield
+        for param in params:
+            if param.grad is not None and id(param) not in values:  # the loss does not depend on it
+                values[id(param)] = torch.zeros_like(param.grad)
         self._values, self._made = values, Leftovers(params)
 
     def gradients(self, params: Sequence[Tensor]) -> list[Tensor] | None:
         """The gradients of the loss; None: they are in `.grad`."""
-        if not any(map(self._made.hold, params)):
+        if not (self._values and any(map(self._made.hold, params))):
             return None
         return [real(grad) for grad in map(self._of, params) if grad is not None]
 
