@@ -265,6 +265,27 @@ def test_a_closure_that_zeroes_itself_misses_nothing() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("kind", [asked, accumulating])
+def test_a_second_optimizer_does_not_miss_what_the_first_one_left(kind: Callable[..., Any]) -> None:
+    model, loss = problem()
+    first = CGQ(model.parameters())
+    first.step(kind(first, loss))
+    second = CGQ(model.parameters())
+    second.step(kind(second, loss))
+    third = CGQ(model.parameters())
+    loss().backward()  # added to what is there
+    with pytest.warns(UserWarning, match="do not count"):
+        third.step(kind(third, loss))
+
+
+def test_gradients_made_before_the_optimizer_can_be_at_hand() -> None:
+    model, loss = problem()
+    loss().backward()
+    optimizer = CGQ(model.parameters())
+    optimizer.step(lambda: loss().item())
+    assert optimizer.last_search is not None
+
+
 def test_zeros_are_no_gradients_at_hand() -> None:
     model, loss = problem()
     optimizer = CGQ(model.parameters())

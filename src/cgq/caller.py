@@ -24,6 +24,7 @@ class Caller:
         self.unclipped = Unclipped()
         self.advice = Advice()
         self._leftovers = Leftovers([])
+        self._found: Leftovers | None = None
 
     @property
     def model(self) -> nn.Module | None:
@@ -35,9 +36,13 @@ class Caller:
             raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self._world = World(model)
 
+    def has_found(self, params: Sequence[Tensor]) -> None:
+        """What is in `.grad` of new parameters is hardly an accumulation: nobody is told of it."""
+        self._found = Leftovers(params)
+
     def gradients_are_done_with(self, params: Sequence[Tensor]) -> None:
         """What is in `.grad` now is no gradient of the next step."""
-        self._leftovers = Leftovers(params)
+        self._leftovers, self._found = Leftovers(params), None
         self.unclipped.forget()
 
     @contextmanager
@@ -46,10 +51,12 @@ class Caller:
     ) -> Iterator[tuple[Objective, Tensor | float | None]]:
         """The closure's loss, with its gradient in `.grad`. Undone if the block raises."""
         objective, leftovers = Objective(closure, params, self._world), self._leftovers
+        found = self._found is not None and any(map(self._found.hold, params))
         try:
             loss = objective.first_pass(leftovers)
             try:
-                if self._leftovers is leftovers:  # else the closure has called zero_grad()
+                zeroed = self._leftovers is not leftovers  # by the closure's zero_grad()
+                if not (zeroed or found):
                     self.advice.on_dropped(objective)
                 yield objective, loss
             except BaseException:

@@ -110,6 +110,7 @@ class CGQ(Optimizer):
         )
         self._attach(model, process_group)
         super().__init__(params, {**defaults, **progress.DEFAULTS})
+        self._caller.has_found(self._params())
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
@@ -183,12 +184,11 @@ class CGQ(Optimizer):
         gradients at hand and the average step are used.
         """
         self.last_search = None
-        params = self._params()
         if closure is None:
             self._take_step(None, None)
-            self._caller.gradients_are_done_with(params)
+            self._caller.gradients_are_done_with(self._params())
             return None
-        with self._caller.first_pass(closure, params) as (objective, loss):
+        with self._caller.first_pass(closure, self._params()) as (objective, loss):
             self._take_step(objective, loss)
         return loss
 
