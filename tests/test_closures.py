@@ -210,6 +210,123 @@ def test_classic_closures_are_told_once() -> None:
         CGQ(model.parameters()).step(loss)
 
 
+def not_zeroing(optimizer: CGQ, loss: Callable[[], Tensor]) -> Any:
+    def closure() -> Tensor:
+        value = loss()
+        value.backward()
+        return value
+
+    return closure
+
+
+@pytest.mark.parametrize("kind", [asked, accumulating, not_zeroing])
+@pytest.mark.filterwarnings("ignore:This closure runs backward")
+def test_gradients_accumulated_outside_the_closure_are_missed_aloud(
+    kind: Callable[..., Any],
+) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    with pytest.warns(UserWarning, match=r"run every micro-batch in closure\(backward\)") as told:
+        for _ in range(3):
+            loss().backward()
+            optimizer.step(kind(optimizer, loss))
+    assert [warning.filename for warning in told if "micro" in str(warning.message)] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "zero",
+    [
+        lambda optimizer, model: optimizer.zero_grad(),
+        lambda optimizer, model: optimizer.zero_grad(set_to_none=False),
+        lambda optimizer, model: model.zero_grad(),
+        lambda optimizer, model: model.zero_grad(set_to_none=False),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:This closure runs backward")
+def test_gradients_that_were_zeroed_are_not_missed(
+    kind: Callable[..., Any], zero: Callable[[CGQ, nn.Module], None]
+) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    for _ in range(2):
+        loss().backward()
+        zero(optimizer, model)
+        optimizer.step(kind(optimizer, loss))
+    assert optimizer.last_search is not None
+
+
+def test_a_closure_that_zeroes_itself_misses_nothing() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    loss().backward()
+    with pytest.warns(UserWarning, match="pays for a backward") as told:
+        optimizer.step(classic(optimizer, loss))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("kind", [asked, accumulating])
+def test_a_second_optimizer_does_not_miss_what_the_first_one_left(kind: Callable[..., Any]) -> None:
+    model, loss = problem()
+    first = CGQ(model.parameters())
+    first.step(kind(first, loss))
+    second = CGQ(model.parameters())
+    second.step(kind(second, loss))
+    third = CGQ(model.parameters())
+    loss().backward()  # added to what is there
+    with pytest.warns(UserWarning, match="do not count"):
+        third.step(kind(third, loss))
+
+
+def test_gradients_made_before_the_optimizer_can_be_at_hand() -> None:
+    model, loss = problem()
+    loss().backward()
+    optimizer = CGQ(model.parameters())
+    optimizer.step(lambda: loss().item())
+    assert optimizer.last_search is not None
+
+
+def test_zeros_are_no_gradients_at_hand() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    loss().backward()
+    optimizer.zero_grad(set_to_none=False)
+    with pytest.raises(RuntimeError, match="left no gradient"):
+        optimizer.step(lambda: loss().item())
+
+
+def test_a_warning_made_an_error_undoes_the_first_pass() -> None:
+    model, loss = problem()
+    before = copy.deepcopy(model.state_dict())
+    optimizer = CGQ(model.parameters())
+    loss().backward()
+    with pytest.raises(UserWarning, match="do not count"):
+        optimizer.step(asked(optimizer, loss))
+    assert not optimizer.state
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_the_model_may_be_named_later() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+    inputs = torch.randn(8, 4).double()
+    optimizer = CGQ(model.parameters())
+    assert optimizer.model is None
+    optimizer.model = model
+    assert optimizer.model is model
+
+    def bypassing() -> Tensor:  # no module is called that a hook could see
+        hidden = nn.functional.linear(inputs, model[0].weight, model[0].bias)
+        return model[2].forward(model[1].forward(hidden)).square().mean()
+
+    optimizer.step(bypassing)
+    assert optimizer.last_search is not None
+    assert optimizer.last_search.evaluations >= 1
+    assert model[1].num_batches_tracked == 1
+    assert copy.deepcopy(optimizer).model is None
+    with pytest.raises(ValueError, match="Invalid model"):
+        optimizer.model = "net"  # type: ignore[assignment]
+
+
 def test_closure_of_value_uses_gradients_at_hand() -> None:
     runs = []
     for at_hand in (False, True):

@@ -142,7 +142,8 @@ def looped(
                 if backward:
                     for param in net.parameters():
                         param.grad /= scale
-                    clip(net.parameters())
+                    with optimizer.clipping():
+                        clip(net.parameters())
                 return total
 
             optimizer.step(closure)
@@ -208,18 +209,68 @@ def test_probes_see_the_noise_of_the_first_pass(accumulate: int) -> None:
     assert all(set(search.trial_losses) == {search.loss} for search in done)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "clip"),
-    [
-        ("norm", lambda params: nn.utils.clip_grad_norm_(params, 0.05)),
-        ("value", lambda params: nn.utils.clip_grad_value_(params, 0.05)),
-    ],
-)
-def test_clipping_equals_the_loop(algorithm: str, clip: Callable[[Any], Any]) -> None:
-    module, net = Net(network()), network()
-    fitted(module, gradient_clip_val=0.05, gradient_clip_algorithm=algorithm)
-    looped(net, clip=clip)
+def by_norm(params: Any) -> None:
+    nn.utils.clip_grad_norm_(params, 0.05)
+
+
+def by_value(params: Any) -> None:
+    nn.utils.clip_grad_value_(params, 0.05)
+
+
+class Signed(Net):
+    """Clips in a way of its own."""
+
+    def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
+        signs(self.parameters())
+
+
+def signs(params: Any) -> None:
+    for param in params:
+        param.grad.sign_().mul_(0.05)
+
+
+CLIPS = [
+    (Net, {"gradient_clip_val": 0.05}, by_norm),
+    (Net, {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}, by_value),
+    (Signed, {}, signs),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "clip"), CLIPS, ids=["norm", "value", "own"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_clipping_equals_the_loop(
+    kind: type[Net], settings: dict[str, Any], clip: Callable[[Any], Any], accumulate: int
+) -> None:
+    module, net = kind(network()), network()
+    trainer, _ = fitted(module, accumulate_grad_batches=accumulate, **settings)
+    _, expected = looped(net, clip=clip, accumulate=accumulate)
     assert_same(module.net, net)
+    assert trainer.optimizers[0].last_search == expected[-1]
+    assert "configure_gradient_clipping" not in vars(module)
+
+
+@pytest.mark.parametrize(("kind", "settings", "clip"), CLIPS, ids=["norm", "value", "own"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_slope_of_a_clipped_gradient_is_the_derivative_of_the_loss(
+    kind: type[Net], settings: dict[str, Any], clip: Callable[[Any], Any], scaled: bool
+) -> None:
+    if scaled:  # unscales before it clips, and drops the closure
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        settings = {**settings, "plugins": MixedPrecision("16-mixed", "cpu", scaler)}
+    smooth = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    module, data = kind(smooth, lambda module: CGQ(module, lr=3.0)), batches(1)
+    starts = [param.detach().clone() for param in module.parameters()]
+    _, (search,) = fitted(module, data, **settings)
+    ends, losses, h = [param.detach().clone() for param in module.parameters()], [], 1e-3
+    with torch.no_grad():
+        for alpha in (h, -h):
+            for param, start, end in zip(module.parameters(), starts, ends, strict=True):
+                param.copy_(start + (end - start) * (alpha / search.step_size))
+            losses.append(module.loss(data[0]).item())
+    slope = (losses[0] - losses[1]) / (2 * h)
+    assert slope < 0
+    # Under autocast the gradient, not the loss measured here, is of half precision.
+    assert search.slope == pytest.approx(slope, rel=1e-2 if scaled else 1e-6)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -38,6 +38,7 @@ class Batch:
         options: Options,
         ranks: Ranks,
         progress: Progress,
+        unclipped: list[Tensor] | None,
     ) -> None:
         self._memory, self._shapes, self._max_step = memory, shapes, max_step
         self._options, self._ranks, self._before = options, ranks, progress
@@ -49,12 +50,11 @@ class Batch:
         self._p = Vector(layout, lambda: memory.direction.parts)
         self._theta = Vector(layout, self._theta_parts)
         self._f: Vector | None = self._g
-        if any(self.decays):
+        if unclipped is not None or any(self.decays):
             self._f = None
-            if layout.on_host:
-                self._f = Vector(
-                    layout, lambda: layout.parts(grads, memory.scratch.views), self.sign
-                )
+        if self._f is None and (unclipped is not None or layout.on_host):
+            fs = grads if unclipped is None else unclipped
+            self._f = Vector(layout, lambda: layout.parts(fs, memory.scratch.views), self.sign)
 
     @cached_property
     def snapshot(self) -> Buffer:

@@ -43,6 +43,7 @@ class Evaluated:
         self.runs_backward = False  # known after the first pass
         self.rounding = 0.0  # likewise
         self.draws_differ = False
+        self.dropped: Sequence[Tensor] = []  # gradients to which it would have added its own
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
@@ -66,6 +67,7 @@ class Evaluated:
                 self.rounding = rounding(dtypes_behind(loss, self._params[0].device))
             if self._has_grads():
                 self.runs_backward = not self._takes_backward
+                self.dropped = [grad for grad in given if grad is not None]
                 return _detached(loss)
             if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
                 loss.backward()  # type: ignore[no-untyped-call]

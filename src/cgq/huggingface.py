@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 from transformers import Trainer, TrainingArguments
 
 from cgq.optimizer import CGQ
-from cgq.probe import World
 from cgq.window import Window
 
 ADAMS_RATE = next(f.default for f in fields(TrainingArguments) if f.name == "learning_rate")
@@ -76,7 +75,7 @@ class CGQTrainer(Trainer):
         if inner is not self._driven:
             self._driven = inner
             inner.register_step_pre_hook(self._with_closure)
-            inner._world = World(self.model)  # the closure's first call runs no module to be found
+            inner.model = self.model  # the closure's first call runs no module to be found
         return optimizer
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:

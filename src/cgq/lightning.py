@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
-from torch import Tensor
-from torchmetrics import Metric
 
 import cgq
 from cgq.closure import Closure, called_with_backward
+from cgq.unnoticed import unnoticed
 from cgq.window import Window
 
 
@@ -151,7 +150,7 @@ class _Watcher:
             window = optimizer.window = self._new_window()
 
         def again() -> Any:  # on the module itself: DDP's wrapper would prepare for a backward
-            with _unnoticed(module), self._strategy.precision_plugin.train_step_context():
+            with unnoticed(module), self._strategy.precision_plugin.train_step_context():
                 return module.training_step(*args, **kwargs)
 
         return window.run(lambda: self._training_step(*args, **kwargs), again)
@@ -164,7 +163,8 @@ class _Watcher:
         elif optimizer.window is None:
             optimizer.window = self._new_window()
         try:
-            return self._optimizer_step(optimizer, closure, *args, **kwargs)
+            with _clipping_seen(self._module, optimizer):
+                return self._optimizer_step(optimizer, closure, *args, **kwargs)
         except BaseException:
             if optimizer.window is not None:
                 optimizer.window.rewind()
@@ -178,7 +178,7 @@ class _Watcher:
         window = optimizer.window = self._new_window()
 
         def again() -> Any:
-            with _unnoticed(self._module):
+            with unnoticed(self._module):
                 return call(False)
 
         @torch.enable_grad()
@@ -218,32 +218,28 @@ def _watch(strategy: Strategy) -> None:
         strategy.optimizer_step = watcher.optimizer_step  # type: ignore[method-assign]
 
 
+@contextmanager
+def _clipping_seen(module: LightningModule, optimizer: CGQ) -> Iterator[None]:
+    """Let the optimizer keep the gradients that Lightning's hook for clipping changes."""
+    name = "configure_gradient_clipping"
+    own = getattr(type(module), name) is not getattr(LightningModule, name)
+    if not (own or module.trainer.gradient_clip_val):  # then the hook does nothing
+        yield
+        return
+    clip = module.configure_gradient_clipping
+
+    def seen(*args: Any, **kwargs: Any) -> None:
+        with optimizer.clipping():
+            clip(*args, **kwargs)
+
+    vars(module)[name] = seen
+    try:
+        yield
+    finally:
+        del vars(module)[name]
+
+
 def _share_of_loss(output: Any, parts: int) -> Any:
     """The loss in what `training_step` gave, weighed as Lightning does when it accumulates."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     return None if loss is None else loss / parts
-
-
-@contextmanager
-def _unnoticed(module: LightningModule) -> Iterator[None]:
-    """Nothing logged, and torchmetrics, whose states are no buffers, as before."""
-    inside = list(module.modules())
-    loggers = [each for each in inside if isinstance(each, LightningModule)]
-    metrics = [(each, _attributes_of(each)) for each in inside if isinstance(each, Metric)]
-    for logger in loggers:
-        vars(logger)["log"] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            del vars(logger)["log"]
-        for metric, attributes in metrics:
-            vars(metric).update(attributes)
-
-
-def _attributes_of(metric: Metric) -> dict[str, Any]:
-    """All of them, and copies of the states: updates may write in place."""
-    return vars(metric) | {
-        name: state.clone() if isinstance(state, Tensor) else list(state)
-        for name, state in metric.metric_state.items()
-    }

@@ -23,6 +23,21 @@ class Residual(NamedTuple):
     scale: float
 
 
+def renewed(
+    memory: Memory | None,
+    params: Sequence[Tensor],
+    groups: Sequence[int],
+    state: State,
+    with_residual: bool,
+) -> Memory:
+    """The memory itself if it serves these parameters, else a new one that takes over its values."""
+    if memory is not None:
+        if memory.serves(params, groups, state, with_residual):
+            return memory
+        memory.release(state)
+    return Memory(Layout(params, groups), state, with_residual)
+
+
 class Memory:
     """Direction p, residual r of the last step and a scratch vector, each flat.
 

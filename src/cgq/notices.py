@@ -10,6 +10,11 @@ CLASSIC = (
     "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
     "write closure(backward) and call backward() only when asked."
 )
+DROPPED = (
+    "The gradients that backward() put into .grad before step(closure) do not count: the closure "
+    "makes its own. To accumulate, run every micro-batch in closure(backward). If they were not "
+    "meant to count, call zero_grad() before step()."
+)
 OTHER_DRAWS = (
     "A probe of the line search drew other random numbers than the first pass of the same step, so "
     "their losses cannot be compared. A closure must draw alike whatever the parameters. If "
@@ -30,6 +35,7 @@ class Notices:
             return
         self._given.add(message)
         frame, level = sys._getframe(), 1
-        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in ("cgq", "torch"):
+        inside = "cgq", "torch", "contextlib"
+        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in inside:
             frame, level = frame.f_back, level + 1
         warnings.warn(message, UserWarning, stacklevel=level)

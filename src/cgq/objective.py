@@ -21,15 +21,16 @@ class Leftovers:
 
     def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
-        kept: list[Tensor | None] = []
+        kept = [None if self.hold(param) else param.grad for param in params]
         for param in params:
-            grad = param.grad
-            gone, version = self._marks.get(id(param), (lambda: None, 0))
-            kept.append(
-                None if grad is gone() and grad is not None and grad._version == version else grad
-            )
             param.grad = None
         return kept
+
+    def hold(self, param: Tensor) -> bool:
+        """Whether its gradient is the one that was there then, and nobody wrote to it since."""
+        grad = param.grad
+        gone, version = self._marks.get(id(param), (lambda: None, 0))
+        return grad is not None and grad is gone() and grad._version == version
 
 
 @runtime_checkable
@@ -47,6 +48,9 @@ class Objective(Protocol):
 
     draws_differ: bool
     """Whether a probe drew other random numbers than the first pass."""
+
+    dropped: Sequence[Tensor]
+    """Gradients that were there before the first pass and do not count."""
 
     def first_pass(self, leftovers: Leftovers, /) -> Tensor | float | None:
         """Leave the gradient in `.grad` and return the loss. None: there is no loss."""

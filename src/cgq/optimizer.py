@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,23 +11,21 @@ from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.closure import Closure, Evaluated, objective_of
-from cgq.flat import Layout, real, with_gradients
+from cgq.caller import Caller
+from cgq.closure import Closure
+from cgq.flat import real, with_gradients
 from cgq.geometry import Shape, shapes_of
-from cgq.memory import Memory
+from cgq.memory import Memory, renewed
 from cgq.momentum import Rule, polak_ribiere
-from cgq.notices import CLASSIC, OTHER_DRAWS, Notices
-from cgq.objective import Leftovers, Objective
-from cgq.options import Options, checked_group
+from cgq.notices import CLASSIC
+from cgq.objective import Objective
+from cgq.options import Options, checked_group, in_one_voice, line_wide, own_settings
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
-from cgq.probe import World
 from cgq.progress import DEFAULTS, Progress, count_rejected, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
-
-LINE_WIDE = frozenset(field.name for field in fields(Options))
 
 
 class CGQ(Optimizer):
@@ -76,9 +74,6 @@ class CGQ(Optimizer):
     True
     """
 
-    last_search: Search | None
-    options: Options
-
     def __init__(
         self,
         params: Any,
@@ -101,8 +96,6 @@ class CGQ(Optimizer):
         process_group: ProcessGroup | None = None,
     ) -> None:
         defaults = checked_group(lr, weight_decay)
-        if not (model is None or isinstance(model, nn.Module)):
-            raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self.options = Options(
             max_relative_step=max_relative_step,
             momentum=momentum,
@@ -119,16 +112,24 @@ class CGQ(Optimizer):
         )
         self._attach(model, process_group)
         super().__init__(params, {**defaults, **DEFAULTS})
+        self._caller.has_found(self._params())
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
-        self.last_search = None
-        self._world = World(model)
+        self.last_search: Search | None = None
+        self._caller = Caller(model)
         self._ranks = Ranks(process_group)
         self._memory: Memory | None = None
         self._set_by_groups: dict[str, Any] = {}
-        self._leftovers = Leftovers([])
-        self._notices = Notices()
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module whose buffers a probe must not change. It may be named at any time."""
+        return self._caller.model
+
+    @model.setter
+    def model(self, model: nn.Module | None) -> None:
+        self._caller.model = model
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "options": self.options}
@@ -138,30 +139,43 @@ class CGQ(Optimizer):
             self._attach(None, None)
         super().__setstate__(state)
         self._memory = None
-        for group in self.param_groups:
-            for name, value in DEFAULTS.items():  # states saved before a number existed
-                group.setdefault(name, value)
+        for group in self.param_groups:  # states saved before a number existed
+            group.update(DEFAULTS | group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
-        if not isinstance(param_group, dict):
-            raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
-        line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
-        for name, value in line_wide.items():
-            if self._set_by_groups.get(name, value) != value:
-                raise ValueError(
-                    f"{name} is {self._set_by_groups[name]!r} in one parameter group and {value!r} "
-                    "in another, but one line runs through all groups. Set it once, for all."
-                )
-        options = replace(self.options, **line_wide)
-        own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
-        own |= checked_group(
-            own.get("lr", self.defaults["lr"]),
-            own.get("weight_decay", self.defaults["weight_decay"]),
-        )
+        own, shared = own_settings(param_group, self.defaults), line_wide(param_group)
+        options = in_one_voice(self.options, self._set_by_groups, shared)
         super().add_param_group(own)
         self.options = options
-        self._set_by_groups |= line_wide
+        self._set_by_groups |= shared
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch. Zeros left in place count as no gradient."""
+        super().zero_grad(set_to_none)
+        self._caller.gradients_are_done_with(self._params())
+
+    def clipping(self) -> AbstractContextManager[None]:
+        """Where gradients are clipped, or changed otherwise, between backward() and the step.
+
+        The direction is then made of what the block leaves in `.grad`, and its slope with the
+        gradients of the loss that were there before: a search needs both.
+
+        >>> weight = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = CGQ([weight])
+        >>> def closure(backward):
+        ...     loss = weight.square().sum()
+        ...     if backward:
+        ...         loss.backward()
+        ...         with optimizer.clipping():
+        ...             torch.nn.utils.clip_grad_norm_(weight, 0.1)
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+        """
+        return self._caller.unclipped.kept(self._params())
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
     @_disable_dynamo
@@ -174,24 +188,12 @@ class CGQ(Optimizer):
         gradients at hand and the average step are used.
         """
         self.last_search = None
-        params = [param for group in self.param_groups for param in group["params"]]
         if closure is None:
             self._take_step(None, None)
-            self._leftovers = Leftovers(params)
+            self._caller.gradients_are_done_with(self._params())
             return None
-        objective = objective_of(closure, params, self._world)
-        try:
-            loss = objective.first_pass(self._leftovers)
-            try:
-                self._take_step(objective, loss)
-            except BaseException:
-                objective.undo()
-                raise
-        finally:
-            self._world.forget()
-            self._leftovers = Leftovers(params if isinstance(objective, Evaluated) else [])
-        if objective.draws_differ:
-            self._notices.give(OTHER_DRAWS)
+        with self._caller.first_pass(closure, self._params()) as (objective, loss):
+            self._take_step(objective, loss)
         return loss
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
@@ -199,7 +201,9 @@ class CGQ(Optimizer):
         if not params:
             return
         shapes, ceiling = shapes_of(self.param_groups, self.options.decoupled_weight_decay)
-        memory = self._memory_of(numbers, params)
+        by_rule = callable(self.options.momentum)
+        memory = renewed(self._memory, params, numbers, self.state, by_rule)
+        self._memory = memory
         try:
             step = Step(
                 memory,
@@ -209,10 +213,11 @@ class CGQ(Optimizer):
                 options=self.options,
                 ranks=self._ranks,
                 progress=Progress.of(self.param_groups[0]),
+                unclipped=self._caller.unclipped.gradients(params),
             )
             if objective is not None and loss is not None and ceiling and self._is_due():
                 if objective.runs_backward:
-                    self._notices.give(CLASSIC)
+                    self._caller.notices.give(CLASSIC)
                 outcome = step.searched(objective, loss)
             else:
                 outcome = step.unsearched(loss)
@@ -242,11 +247,3 @@ class CGQ(Optimizer):
             count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 outcome.progress.write(group, shape.ratio)
-
-    def _memory_of(self, groups: list[int], params: list[Tensor]) -> Memory:
-        by_rule, memory = callable(self.options.momentum), self._memory
-        if memory is None or not memory.serves(params, groups, self.state, by_rule):
-            if memory is not None:
-                memory.release(self.state)
-            memory = self._memory = Memory(Layout(params, groups), self.state, by_rule)
-        return memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -66,6 +67,33 @@ class Options:
             f"Invalid smoothing value: {self.smoothing}. Use 0 (none) or a share below 1.",
         )
         _require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
+
+
+def own_settings(param_group: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    """A group without what holds for the whole line, its own numbers checked."""
+    if not isinstance(param_group, dict):
+        raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
+    shared = line_wide(param_group)
+    own = {name: value for name, value in param_group.items() if name not in shared}
+    mine = defaults | own
+    return own | checked_group(mine["lr"], mine["weight_decay"])
+
+
+def line_wide(param_group: dict[str, Any]) -> dict[str, Any]:
+    """Those of a group's entries that hold for the whole line."""
+    names = {field.name for field in fields(Options)}
+    return {name: value for name, value in param_group.items() if name in names}
+
+
+def in_one_voice(options: Options, said: dict[str, Any], new: dict[str, Any]) -> Options:
+    """The options with what one more group says, unless groups before it `said` otherwise."""
+    for name, value in new.items():
+        if said.get(name, value) != value:
+            raise ValueError(
+                f"{name} is {said[name]!r} in one parameter group and {value!r} "
+                "in another, but one line runs through all groups. Set it once, for all."
+            )
+    return replace(options, **new)
 
 
 def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:

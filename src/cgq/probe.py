@@ -138,7 +138,7 @@ class World:
     """
 
     def __init__(self, model: nn.Module | None) -> None:
-        self._model = model
+        self.model = model
         # One function for good: a compiled module is compiled anew for each hook it meets.
         self._hook = self._on_forward
         self.forget()
@@ -158,8 +158,8 @@ class World:
         """Remember how the world was before this block."""
         self.forget()
         self._generators_before = generators.states()
-        if self._model is not None:
-            self._meet(self._model)
+        if self.model is not None:
+            self._meet(self.model)
             yield
             return
         # Not through torch's register function: that gives each hook a number of its own, on

@@ -35,7 +35,8 @@ class Outcome(NamedTuple):
 class Step:
     """A mini-batch's gradient, ready to be turned into a move of the parameters.
 
-    `max_step` is the absolute ceiling of α. A step that is skipped has changed nothing.
+    `max_step` is the absolute ceiling of α. `unclipped` are the gradients of the loss where `grads`
+    are not. A step that is skipped has changed nothing.
     """
 
     def __init__(
@@ -48,11 +49,19 @@ class Step:
         options: Options,
         ranks: Ranks,
         progress: Progress,
+        unclipped: list[Tensor] | None = None,
     ) -> None:
         self._memory, self._grads, self._shapes = memory, grads, shapes
         self._options, self._ranks, self._before = options, ranks, progress
         self._batch = Batch(
-            memory, grads, shapes, max_step, options=options, ranks=ranks, progress=progress
+            memory,
+            grads,
+            shapes,
+            max_step,
+            options=options,
+            ranks=ranks,
+            progress=progress,
+            unclipped=unclipped,
         )
 
     def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:

@@ -6,7 +6,7 @@ them at once. Training is bit for bit the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,6 +158,7 @@ class Replay:
 
     runs_backward = False
     draws_differ = False
+    dropped: Sequence[Tensor] = ()
 
     def __init__(self, captured: Captured, inputs: Tensor, targets: Tensor) -> None:
         self._captured = captured

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cgq import Search
-from cgq.closure import Closure, loss_value, objective_of
-from cgq.flat import Layout, Vector, real, with_gradients
+from cgq.caller import Caller
+from cgq.closure import Closure, loss_value
+from cgq.flat import Vector, real, with_gradients
 from cgq.geometry import Shape
 from cgq.line import Line
-from cgq.memory import Memory
-from cgq.objective import Leftovers, Objective
-from cgq.probe import World
+from cgq.memory import Memory, renewed
+from cgq.objective import Objective
 from cgq.progress import count_skipped
 from cgq.scalars import stacked
 
@@ -64,9 +64,8 @@ class LineSearch(Optimizer, ABC):
     def _attach(self, model: nn.Module | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
         self.last_search = None
-        self._world = World(model)
+        self._caller = Caller(model)
         self._memory: Memory | None = None
-        self._leftovers = Leftovers([])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
@@ -94,17 +93,8 @@ class LineSearch(Optimizer, ABC):
         if closure is None:
             raise RuntimeError("A line search measures the loss: call step(closure).")
         params = [param for group in self.param_groups for param in group["params"]]
-        objective = objective_of(closure, params, self._world)
-        try:
-            loss = objective.first_pass(self._leftovers)
-            try:
-                self._take_step(objective, loss)
-            except BaseException:
-                objective.undo()
-                raise
-        finally:
-            self._world.forget()
-            self._leftovers = Leftovers(params)
+        with self._caller.first_pass(closure, params) as (objective, loss):
+            self._take_step(objective, loss)
         return loss
 
     @abstractmethod
@@ -117,7 +107,7 @@ class LineSearch(Optimizer, ABC):
         numbers, params = with_gradients(self.param_groups)
         if not params:
             return
-        memory = self._memory_of(numbers, params)
+        memory = self._memory = renewed(self._memory, params, numbers, self.state, False)
         try:
             moved = self._move(memory, objective, loss)
         except BaseException:
@@ -177,14 +167,6 @@ class LineSearch(Optimizer, ABC):
         for group in self.param_groups:
             group.update(progress, step_size=alpha)
         return True
-
-    def _memory_of(self, groups: list[int], params: list[Tensor]) -> Memory:
-        memory = self._memory
-        if memory is None or not memory.serves(params, groups, self.state, False):
-            if memory is not None:
-                memory.release(self.state)
-            memory = self._memory = Memory(Layout(params, groups), self.state, False)
-        return memory
 
 
 def require(valid: bool, name: str, value: object, cure: str) -> None:
