@@ -24,6 +24,9 @@ LIGHTNING = (
 )
 WARNINGS = {"docs/lightning.md": LIGHTNING}
 
+# What development does not install: timm brings torchvision, and that a torch of its own.
+ONLY_WITH = {"docs/timm.md": "timm"}
+
 
 def pages_with_code() -> list[object]:
     marked = []
@@ -48,6 +51,8 @@ def without_accelerator() -> Iterator[None]:
 @pytest.mark.usefixtures("without_accelerator", "without_onednn")
 @pytest.mark.parametrize("page", pages_with_code())
 def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name(page) in ONLY_WITH:
+        pytest.importorskip(ONLY_WITH[name(page)], exc_type=ImportError)
     monkeypatch.chdir(tmp_path)
     session: dict[str, object] = {"__name__": "page"}
     for block in blocks(page):
