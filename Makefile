@@ -1,6 +1,8 @@
 # make demo    set up, then train the paper's MLP on MNIST with four methods, side by side
 # make test    set up, then every check and test
 # make check   formatting, lint and types only
+# make docs    the documentation site, in out/docs: pages, links and API checked
+# make package the wheel and the source archive, in dist
 # make bench   ratios of time and memory against plain torch, taken in one run
 # make correctness   one small program on CGQ and on its rivals: who keeps which promise
 
@@ -9,7 +11,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench correctness clean
+.PHONY: demo test check docs package bench correctness clean
 
 demo: $(READY)
 	@$(VENV)/bin/cgq landscape --out out/demo --quiet
@@ -22,6 +24,15 @@ check: $(READY)
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy
+
+docs: $(READY)
+	@$(VENV)/bin/sphinx-build -W --keep-going -q -d out/docs.cache docs out/docs
+	@echo "Look at out/docs/index.html in a browser."
+
+package: $(READY)
+	rm -rf dist
+	$(PYTHON) -m build --no-isolation
+	$(VENV)/bin/twine check --strict dist/*
 
 bench: $(READY)
 	COLUMNS=110 $(PYTHON) benchmarks/speed.py | tee results/speed.txt

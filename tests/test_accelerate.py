@@ -250,13 +250,3 @@ def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "with_accelerate.py"), run_name="__main__")
     accuracy = re.findall(r"test accuracy ([\d.]+)", capsys.readouterr().out)[0]
     assert float(accuracy) > 90
-
-
-def test_the_code_blocks_of_the_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "accelerate.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 5
-    session: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "accelerate.md", "exec"), session)

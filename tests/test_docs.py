@@ -1,19 +1,19 @@
-"""Every `cgq` command in the documentation is one that the command line takes."""
+"""Commands, methods and options in the documentation are those that there are."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import typer
+from pages import PAGES, ROOT
 
+from cgq import CGQ
 from cgqbench.cli import app
 from cgqbench.methods import METHODS
-
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> list[str]:
@@ -42,3 +42,22 @@ def test_there_are_commands_to_test():
 def test_every_method_is_documented():
     page = (ROOT / "docs" / "experiments.md").read_text()
     assert [name for name in METHODS if f"`{name}`" not in page] == []
+
+
+def test_options_and_defaults_are_those_of_the_signature():
+    page = (ROOT / "README.md").read_text()
+    table = page.partition("## Options\n")[2].partition("\n\nInstead")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", table, re.MULTILINE)
+    parameters = list(inspect.signature(CGQ).parameters.values())[1:]
+    assert [name for name, _ in rows] == [parameter.name for parameter in parameters]
+    for (name, shown), parameter in zip(rows, parameters, strict=True):
+        default = parameter.default
+        expected = default.__name__ if callable(default) else default
+        assert (shown if callable(default) else ast.literal_eval(shown.strip())) == expected, name
+
+
+def test_every_option_is_explained():
+    page = (ROOT / "docs" / "options.md").read_text()
+    told = page.partition("What follows")[2]
+    names = list(inspect.signature(CGQ).parameters)[1:]
+    assert [name for name in names if f"`{name}`" not in told] == []

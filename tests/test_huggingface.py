@@ -338,13 +338,3 @@ def test_the_example_runs(monkeypatch, capsys):
     runpy.run_path(str(ROOT / "examples" / "with_trainer.py"), run_name="__main__")
     before, after = re.findall(r"test loss ([\d.]+) -> ([\d.]+)", capsys.readouterr().out)[0]
     assert float(after) < float(before) / 1.5
-
-
-def test_the_code_blocks_of_the_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "huggingface.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 5
-    session: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "huggingface.md", "exec"), session)

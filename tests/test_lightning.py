@@ -756,16 +756,6 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(re.findall("accuracy", capsys.readouterr().out)) == 4
 
 
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "lightning.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 3
-    session: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "lightning.md", "exec"), session)
-
-
 def test_the_package_alone_does_not_import_lightning() -> None:
     code = "import sys, cgq; sys.exit('lightning' in sys.modules or 'torchmetrics' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -33,7 +33,8 @@ class CGQ(Optimizer):
 
     .. math::
         p_t = -g_t + β_t p_{t-1}, \quad
-        β_t = \min(\max(0, β^{PR}_t), β_{max}), \quad
+        β_t = \min(\max(0, β^{PR}_t), β_{max}),
+
         θ_{t+1} = θ_t + α_t p_t, \quad
         α_t = \min(-B/2A, α_{max}),
 
@@ -43,7 +44,7 @@ class CGQ(Optimizer):
         params: parameters or parameter groups; a group may set its own `lr` and `weight_decay`.
         lr: the ceiling α_max of the step, for schedulers and warm-up to act on. A group with a
             smaller one has its part of the line scaled by the ratio.
-        max_relative_step: a second ceiling, ρ·|θ|/|p|; steps are then averaged as shares of it.
+        max_relative_step: a second ceiling, ρ·‖θ‖/‖p‖; steps are then averaged as shares of it.
         momentum: a rule for β, or a number (heavy ball).
         max_momentum: β_max, the bound of what a rule returns.
         nesterov: Nesterov's form of the momentum.

@@ -28,7 +28,7 @@ class Parabola(NamedTuple):
 
     @property
     def minimiser(self) -> float:
-        """-b / 2a: where q is least, if a > 0."""
+        """The step -b / 2a, where q is least if a > 0."""
         return -self.b / (2.0 * self.a)
 
     @property

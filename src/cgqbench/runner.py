@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,7 +162,13 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
                 "--restart to begin again."
             )
         return 0
-    saved = torch.load(record.checkpoint, weights_only=True)
+    try:
+        saved = torch.load(record.checkpoint, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise RecordError(
+            f"{record.checkpoint} is no whole checkpoint of numbers, so {record.path} cannot be "
+            "continued. Add --restart to begin again."
+        ) from error
     row: Line = saved["row"]
     if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
         record.append(row)

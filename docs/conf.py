@@ -1,0 +1,42 @@
+"""How Sphinx makes the site: `make docs`."""
+
+import os
+import sys
+from pathlib import Path
+
+# transformers would look for checkpoints on the hub; the site is made without a network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cgq import __version__
+
+project = "cgq"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+html_math_renderer = "mathml"
+highlight_language = "text"
+
+default_role = "literal"  # `lr` in a docstring is code, as in Markdown
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+maximum_signature_line_length = 130
+
+nitpicky = True
+# What other libraries document: their inventories lie on the network.
+nitpick_ignore_regex = [
+    (r"py:.*", rf"{library}\..*")
+    for library in ("torch", "lightning", "transformers", "collections", "numpy", "typing")
+]
+
+html_theme = "furo"
+html_title = f"cgq {version}"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_show_search_summary = False  # it would fetch pages, which a browser forbids to file://
