@@ -29,34 +29,41 @@ class Plan(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """A plan the host can read, the losses measured so far by their step, and the last step."""
+    """A plan the host can read, the losses measured so far, and where the parameters stand."""
 
     plan: Plan
     losses: dict[float, float]
-    last: float
+    landed: float
     in_vain: int
 
 
 def foreseen(
-    plan: Plan, phi: Callable[[Number], Number], device: torch.device, *, twice: bool
+    plan: Plan,
+    phi: Callable[[Number], Number],
+    land: Callable[[Number], Number],
+    device: torch.device,
+    *,
+    twice: bool,
 ) -> Foreseen:
-    """Measure the first trial and, if `twice`, where the search will go next; then look.
+    """Measure the first trial and, if `twice`, where the search will go next; land; then look.
 
     The host would have to wait for each loss before it could say where the next is measured. So
-    the first fit, `two_point`, is made where the losses are, and both are read at once. The search
+    the first fit, `two_point`, is made where the losses are, and all is read at once. The search
     stays with `quadratic_search`, which finds in `losses` what it asks for, or measures further.
-    Where the search ends with the first trial, the second measurement was in vain.
+    Where the search ends with the first trial, the second measurement was in vain. `land` moves
+    the parameters to where a search that chooses the last trial would take them: the α applied.
     """
     steps = [plan.trial]
     losses = [phi(plan.trial)]
     if twice:
         steps.append(_next_trial(plan, losses[0]))
         losses.append(phi(steps[1]))
-    numbers = stacked(device, *plan, *steps, *losses).tolist()
+    landed = land(steps[-1])
+    *numbers, landed = stacked(device, *plan, *steps, *losses, landed).tolist()
     plan = Plan(*numbers[: len(plan)])
     steps, losses = numbers[len(plan) : -len(losses)], numbers[-len(losses) :]
     known = dict(zip(steps, losses, strict=True))
-    return Foreseen(plan, known, steps[-1], len(steps) - len(known))
+    return Foreseen(plan, known, landed, len(steps) - len(known))
 
 
 def _next_trial(plan: Plan, first: Number) -> Number:

@@ -88,8 +88,8 @@ class FlatLine:
 
     def move_to(self, alpha: Number) -> None:
         """Put the parameters at θ + α·d."""
-        at_host = not (isinstance(alpha, Tensor) or isinstance(self._at, Tensor))
-        if at_host and alpha == self._at:
+        on_host = not (isinstance(alpha, Tensor) or isinstance(self._at, Tensor))
+        if alpha is self._at or (on_host and alpha == self._at):
             return
         self._at = alpha
         memory = self._memory

@@ -30,7 +30,7 @@ def renewed(
     state: State,
     with_residual: bool,
 ) -> Memory:
-    """The memory itself if it serves these parameters, else a new one that takes over its values."""
+    """The memory itself if it serves these parameters, else a new one with its values."""
     if memory is not None:
         if memory.serves(params, groups, state, with_residual):
             return memory

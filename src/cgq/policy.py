@@ -29,7 +29,7 @@ def coin(seed: int, step: int, probability: float) -> bool:
     return int.from_bytes(digest, "big") < probability * 2.0**64
 
 
-def smoothed(old: float, found: float, smoothing: float) -> float:
+def smoothed(old: float, found: Number, smoothing: float) -> Number:
     """smoothing·old + (1 - smoothing)·found; `found` alone while there is no old value (0.0).
 
     >>> smoothed(0.0, 0.2, 0.5), smoothed(0.4, 0.2, 0.5), smoothed(0.4, 0.2, 0.0)

@@ -20,7 +20,7 @@ from cgq.options import Options
 from cgq.policy import smoothed
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, stacked
+from cgq.scalars import Number, choose, is_finite, least, stacked
 from cgq.search import Search, quadratic_search
 
 
@@ -81,10 +81,17 @@ class Step:
         memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         objective.prepare_probes()
         line = FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
+
+        def land(step: Number) -> Number:
+            alpha = self._applied(step, plan)[1] if self._options.smoothing else step
+            line.move_to(alpha)
+            return alpha
+
         try:
             seen = foreseen(
                 plan,
                 lambda alpha: self._phi(objective, line, alpha),
+                land,
                 memory.layout.device,
                 # A first trial at the ceiling is mostly the last: one wait more costs less then.
                 twice=self._options.shrinks_trial,
@@ -96,7 +103,7 @@ class Step:
             line.move_back()
             objective.end_probes()
             return self._without_line(seen.plan)
-        line.stands_at(seen.last)
+        line.stands_at(seen.landed)
         return self._along(line, objective, seen.plan, seen.losses, seen.in_vain)
 
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
@@ -136,6 +143,13 @@ class Step:
             return Line(memory, self._grads, self._shapes, sign=self._batch.sign, a=a, b=b)
         return FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
 
+    def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
+        """The average after a search that found this step, and the α that is applied."""
+        unit = 1.0 if self._options.max_relative_step is None else plan.ceiling
+        average = smoothed(self._before.average, found / unit, self._options.smoothing)
+        alpha = least(average * unit, plan.ceiling)
+        return average, alpha if isinstance(found, Tensor) or found else 0.0
+
     def _phi(self, objective: Objective, line: Line | FlatLine, alpha: Number) -> Number:
         line.move_to(alpha)
         value = objective.probe(self._memory.layout.device)
@@ -151,7 +165,6 @@ class Step:
     ) -> Outcome:
         """Search the line, of which the losses `known` have been measured already."""
         options, before, memory = self._options, self._before, self._memory
-        unit = 1.0 if options.max_relative_step is None else plan.ceiling
         try:
             search = quadratic_search(
                 lambda at: known[at] if at in known else float(self._phi(objective, line, at)),
@@ -163,8 +176,7 @@ class Step:
                 max_fits=options.max_fits,
                 noise=plan.noise,
             )
-            average = smoothed(before.average, search.step_size / unit, options.smoothing)
-            alpha = min(average * unit, plan.ceiling) if search.step_size else 0.0
+            average, alpha = self._applied(search.step_size, plan)
             if told_nothing := search.rejected and not search.step_size:
                 average, alpha = before.average, self._batch.average_step(plan.ceiling)
             line.move_to(alpha)
