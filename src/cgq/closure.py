@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cgq.probe import World
 from cgq.scalars import scalar_dtype
+from cgq.shards import gather_anew, gathering, local
 
 Closure = Callable[..., Any]
 
@@ -60,6 +61,7 @@ class Objective:
         self._grads: list[Tensor | None] = []
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        self._gathering: list[nn.Module] = []
         self.runs_backward = False  # known after the first pass
 
     def first_pass(self, leftovers: Leftovers) -> Tensor | float | None:
@@ -105,8 +107,10 @@ class Objective:
     def prepare_probes(self) -> None:
         """Note the world as the first pass left it; call before the first probe."""
         self._world.mark()
+        self._gathering = gathering(self._world.modules, self._params)
+        gather_anew(self._gathering)
         if self.runs_backward:  # and may write every gradient to the same memory, as DDP does
-            self._values = [grad.clone() for grad in self._grads if grad is not None]
+            self._values = [local(grad).clone() for grad in self._grads if grad is not None]
             self._set_aside_others()
 
     def probe(self, device: torch.device) -> Tensor | float:
@@ -124,8 +128,9 @@ class Objective:
                 "@torch.enable_grad()."
             ) from error
         finally:
+            gather_anew(self._gathering)
             if self._values:
-                grads = [grad for grad in self._grads if grad is not None]
+                grads = [local(grad) for grad in self._grads if grad is not None]
                 torch._foreach_copy_(grads, self._values)
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,16 +17,15 @@ from cgq.flat import Layout, real, with_gradients
 from cgq.line import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
-from cgq.options import Options, checked_group
+from cgq.options import LINE_WIDE, Options, checked_group, line_wide_of
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
 from cgq.progress import Progress, count_skipped
 from cgq.ranks import Ranks
 from cgq.search import Search
+from cgq.shards import whole_of
 from cgq.step import Outcome, Step
-
-LINE_WIDE = frozenset(field.name for field in fields(Options))
 
 
 class CGQ(Optimizer):
@@ -141,17 +140,18 @@ class CGQ(Optimizer):
             for name, value in progress.DEFAULTS.items():  # states saved before a number existed
                 group.setdefault(name, value)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group |= progress.read(group)
+        return state
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
         if not isinstance(param_group, dict):
             raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
-        line_wide = {k: v for k, v in param_group.items() if k in LINE_WIDE}
-        for name, value in line_wide.items():
-            if self._set_by_groups.get(name, value) != value:
-                raise ValueError(
-                    f"{name} is {self._set_by_groups[name]!r} in one parameter group and {value!r} "
-                    "in another, but one line runs through all groups. Set it once, for all."
-                )
+        line_wide = line_wide_of(param_group, self._set_by_groups)
         options = replace(self.options, **line_wide)
         own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
         own |= checked_group(
@@ -180,6 +180,7 @@ class CGQ(Optimizer):
         try:
             loss = objective.first_pass(self._leftovers)
             try:
+                self._ranks.refuse_join(self._world.modules)
                 self._take_step(objective, loss)
             except BaseException:
                 objective.undo()
@@ -195,6 +196,9 @@ class CGQ(Optimizer):
             return
         shapes, ceiling = shapes_of(self.param_groups, self.options.decoupled_weight_decay)
         memory = self._memory_of(numbers, params)
+        if objective is None and memory.fresh and not ceiling:
+            memory.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
+            return
         try:
             step = Step(
                 memory,
@@ -246,5 +250,6 @@ class CGQ(Optimizer):
         if memory is None or not memory.serves(params, groups, self.state, by_rule):
             if memory is not None:
                 memory.release(self.state)
-            memory = self._memory = Memory(Layout(params, groups), self.state, by_rule)
+            layout = Layout(params, groups, whole_of(params, self._ranks))
+            memory = self._memory = Memory(layout, self.state, by_rule)
         return memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from torch import Tensor
 
@@ -61,6 +62,21 @@ class Options:
             f"Invalid smoothing value: {self.smoothing}. Use 0 (none) or a share below 1.",
         )
         _require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
+
+
+LINE_WIDE = frozenset(field.name for field in fields(Options))
+
+
+def line_wide_of(group: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter group sets for the whole line; it must agree with what others have given."""
+    line_wide = {name: value for name, value in group.items() if name in LINE_WIDE}
+    for name, value in line_wide.items():
+        if given.get(name, value) != value:
+            raise ValueError(
+                f"{name} is {given[name]!r} in one parameter group and {value!r} in another, "
+                "but one line runs through all groups. Set it once, for all."
+            )
+    return line_wide
 
 
 def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:
