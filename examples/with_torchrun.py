@@ -62,40 +62,44 @@ def load(model: nn.Module, optimizer: CGQ, path: Path) -> None:
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--sharded", action="store_true")
-    arguments.add_argument("--folder", type=Path, default=Path("out/with_torchrun"))
-    chosen = arguments.parse_args()
-
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
-    torch.set_default_dtype(torch.float64)  # so that both ways end at the same digits
+def train(sharded: bool, folder: Path, device: torch.device) -> None:
     torch.manual_seed(0)
-    data = TensorDataset(*rings(1000))
-    model = network(chosen.sharded, device)
+    data = TensorDataset(*rings(600))
+    model = network(sharded, device)
     optimizer = CGQ(model.parameters(), lr=3.0, search_prob=0.5, smoothing=0.5)
     sampler: DistributedSampler[Tensor] = DistributedSampler(data)
     loader = DataLoader(data, batch_size=32, sampler=sampler)
     total = torch.zeros((), device=device)
 
-    start = epochs_saved(chosen.folder)
+    start = epochs_saved(folder)
     if start:
-        load(model, optimizer, chosen.folder / str(start))
+        load(model, optimizer, folder / str(start))
     for epoch in range(start, EPOCHS):
         sampler.set_epoch(epoch)
         total.zero_()
         for points, labels in loader:
             x, y = points.to(device), labels.to(device)
             total += optimizer.step(lambda x=x, y=y: nn.functional.cross_entropy(model(x), y))
-        save(model, optimizer, chosen.folder / str(epoch + 1))
+        save(model, optimizer, folder / str(epoch + 1))
         dist.all_reduce(total)
         if dist.get_rank() == 0:
             loss = total.item() / len(loader) / dist.get_world_size()
             print(f"epoch {epoch + 1} (from {start}): loss {loss:.9f}", flush=True)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--sharded", action="store_true")
+    arguments.add_argument("--folder", type=Path, default=Path("out/with_torchrun"))
+    chosen = arguments.parse_args()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    torch.set_default_dtype(torch.float64)  # so that both ways end at the same digits
+    dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
+    train(chosen.sharded, chosen.folder, device)
+    # The model is gone by now: one that outlives the group can keep gloo from ending.
     dist.destroy_process_group()
 
 

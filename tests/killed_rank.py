@@ -8,7 +8,7 @@ from typing import Any
 
 from cgq import CGQ
 
-FATAL = 60
+FATAL = 35
 step = CGQ.step
 
 

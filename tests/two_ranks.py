@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,18 +46,18 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def network(kind: str) -> nn.Module:
+def network(kind: str, device: str = "cpu") -> nn.Module:
     """Spread as `kind` says. Two shards of its weights are uneven, and one of a bias is empty."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 1)
-    ).double()
+    model = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 1))
+    model.to(device, torch.float64)
     if kind == "alone":
         return model
     if kind == "ddp":
         return DistributedDataParallel(model)
     shape = MESHES.get(kind)
-    mesh = init_device_mesh("cpu", shape or (2,), mesh_dim_names=("r", "s") if shape else None)
+    names = ("copies", "shards") if shape else None
+    mesh = init_device_mesh(device, shape or (ranks(),), mesh_dim_names=names)
     for module in model[0], model[2], model:
         fully_shard(module, mesh=mesh)
     return model
@@ -85,14 +87,15 @@ def mean_loss_on(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 class Run:
     """A network in training, and what its searches saw."""
 
-    def __init__(self, kind: str, **options: Any) -> None:
-        self.model = network(kind)
+    def __init__(self, kind: str, device: str = "cpu", **options: Any) -> None:
+        self.model, self._device = network(kind, device), device
         self.optimizer = CGQ(self.model.parameters(), **options)
         self.seen: list[Any] = []
 
     def train(self, data: Batches, loss_on: Callable[..., Tensor] = loss_on) -> Run:
         for x, y in data:
-            self.step(lambda: loss_on(self.model, x, y))
+            here = x.to(self._device), y.to(self._device)
+            self.step(lambda: loss_on(self.model, *here))
         return self
 
     def step(self, closure: Callable[..., Any] | None) -> None:
@@ -102,7 +105,8 @@ class Run:
 
     def weights(self) -> list[Tensor]:
         weights: list[Any] = [param.detach() for param in self.model.parameters()]
-        return [w.full_tensor() if hasattr(w, "full_tensor") else w.clone() for w in weights]
+        whole = [w.full_tensor() if hasattr(w, "full_tensor") else w.clone() for w in weights]
+        return [weight.cpu() for weight in whole]
 
     def progress(self) -> dict[str, Any]:
         group = self.optimizer.state_dict()["param_groups"][0]
@@ -131,7 +135,7 @@ def message_of(error: type[Exception], action: Callable[[], object]) -> str:
 
 
 def steps_of(name: str) -> int:
-    return 100 if name == "CGQ" else 30
+    return 100 if name == "CGQ" else 20
 
 
 def equal() -> Any:
@@ -271,9 +275,24 @@ def loading(folder: Path) -> Any:
     return seen
 
 
+def run_page(folder: Path) -> None:
+    """The code of the documentation page, but for its last words: it makes the process group."""
+    page = Path(__file__).parents[1] / "docs" / "distributed.md"
+    *blocks, last = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 5
+    assert last.endswith("dist.destroy_process_group()\n")
+    os.chdir(folder)
+    session: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), session)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     part, out = globals()[sys.argv[1]], Path(sys.argv[2])
+    if part is loading:  # processes are slow to start
+        run_page(out)
+    else:
+        dist.init_process_group("gloo")
     torch.save(part(out), out / f"{sys.argv[1]} {rank()}.pt")
     dist.destroy_process_group()

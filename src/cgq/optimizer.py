@@ -17,7 +17,7 @@ from cgq.flat import Layout, real, with_gradients
 from cgq.line import Shape, shapes_of
 from cgq.memory import Memory
 from cgq.momentum import Rule, polak_ribiere
-from cgq.options import LINE_WIDE, Options, checked_group, line_wide_of
+from cgq.options import Options, checked_group, line_wide_of, own_of
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.probe import World
@@ -153,12 +153,7 @@ class CGQ(Optimizer):
             raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
         line_wide = line_wide_of(param_group, self._set_by_groups)
         options = replace(self.options, **line_wide)
-        own = {k: v for k, v in param_group.items() if k not in LINE_WIDE}
-        own |= checked_group(
-            own.get("lr", self.defaults["lr"]),
-            own.get("weight_decay", self.defaults["weight_decay"]),
-        )
-        super().add_param_group(own)
+        super().add_param_group(own_of(param_group, self.defaults))
         self.options = options
         self._set_by_groups |= line_wide
 

@@ -79,6 +79,13 @@ def line_wide_of(group: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     return line_wide
 
 
+def own_of(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter group holds for itself, checked."""
+    own = {name: value for name, value in group.items() if name not in LINE_WIDE}
+    names = "lr", "weight_decay"
+    return own | checked_group(*(own.get(name, defaults[name]) for name in names))
+
+
 def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:
     """What each parameter group sets for itself, as plain numbers that any checkpoint can hold."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
