@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -37,6 +37,11 @@ class Caller:
         if not (model is None or isinstance(model, nn.Module)):
             raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
         self._world = World(model)
+
+    @property
+    def modules(self) -> Iterable[nn.Module]:
+        """Those met in this step."""
+        return self._world.modules
 
     def has_found(self, params: Sequence[Tensor]) -> None:
         """What is in `.grad` of new parameters is hardly an accumulation: nobody is told of it."""

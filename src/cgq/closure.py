@@ -5,23 +5,24 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cgq.objective import Leftovers, Objective
 from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 from cgq.scalars import is_host, scalar_dtype
+from cgq.shards import gather_anew, gathering, local
 
 Closure = Callable[..., Any]
 
 
 def objective_of(closure: Closure, params: Sequence[Tensor], world: World) -> Objective:
     """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
-    if isinstance(closure, Objective):
-        return closure
+    if hasattr(closure, "first_pass"):
+        return cast(Objective, closure)
     return Evaluated(closure, params, world)
 
 
@@ -40,6 +41,7 @@ class Evaluated:
         self._grads: list[Tensor | None] = []
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        self._gathering: list[nn.Module] = []
         self.runs_backward = False  # known after the first pass
         self.rounding = 0.0  # likewise
         self.draws_differ = False
@@ -90,8 +92,10 @@ class Evaluated:
     def prepare_probes(self) -> None:
         """Note the world as the first pass left it; call before the first probe."""
         self._world.mark()
+        self._gathering = gathering(self._world.modules, self._params)
+        gather_anew(self._gathering)
         if self.runs_backward:  # and may write every gradient to the same memory, as DDP does
-            self._values = [grad.clone() for grad in self._grads if grad is not None]
+            self._values = [local(grad).clone() for grad in self._grads if grad is not None]
             self._set_aside_others()
 
     def probe(self, device: torch.device) -> Tensor | float:
@@ -109,8 +113,9 @@ class Evaluated:
                 "@torch.enable_grad()."
             ) from error
         finally:
+            gather_anew(self._gathering)
             if self._values:
-                grads = [grad for grad in self._grads if grad is not None]
+                grads = [local(grad) for grad in self._grads if grad is not None]
                 torch._foreach_copy_(grads, self._values)
         if not (self._takes_backward or self.runs_backward):  # these may draw for the gradient too
             self.draws_differ |= not self._world.has_drawn_alike()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cgq.scalars import Number, is_host, scalar_dtype
+from cgq.shards import as_it_is, local
 
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
 GATHERED = 1 << 30
@@ -18,7 +19,8 @@ PIECE = 1 << 18
 
 
 def real(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a complex one as pairs of real numbers, sharing memory."""
+    """What this rank holds of the tensor, a complex one as pairs of real numbers: no copy."""
+    tensor = local(tensor)
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
@@ -71,9 +73,17 @@ class Layout:
     """Where each parameter lies in the vector.
 
     A parameter's place has its strides, so that channels-last weights meet channels-last memory.
+    Of a sharded parameter this rank's part has a place, and `whole` makes the inner product of
+    this rank's part of it.
     """
 
-    def __init__(self, params: Sequence[Tensor], groups: Sequence[int]) -> None:
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        groups: Sequence[int],
+        whole: Callable[[Number], Number] = as_it_is,
+    ) -> None:
+        self.whole = whole
         self.params = list(params)
         self.ids = list(map(id, self.params))
         self.dtypes = [param.dtype for param in self.params]
@@ -199,7 +209,7 @@ class Vector:
             ]
         several = len(dots) > 1 and not self.layout.on_host
         total = torch.stack(dots).sum() if several else sum(dots[1:], dots[0])
-        return _times(self.scale * other.scale, total)
+        return _times(self.scale * other.scale, self.layout.whole(total))
 
     def _dots_with(self, other: Vector) -> list[Any]:
         """The products of each run, without the scales: floats, or tensors on one device."""

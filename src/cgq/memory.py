@@ -11,6 +11,7 @@ from torch import Tensor
 from cgq.flat import Buffer, Layout
 from cgq.joined import Joined
 from cgq.scalars import choose
+from cgq.shards import sharded_like, take_over
 
 State = MutableMapping[Tensor, dict[str, Any]]
 
@@ -29,13 +30,14 @@ def renewed(
     groups: Sequence[int],
     state: State,
     with_residual: bool,
+    layout: Callable[[], Layout],
 ) -> Memory:
     """The memory itself if it serves these parameters, else a new one with its values."""
     if memory is not None:
         if memory.serves(params, groups, state, with_residual):
             return memory
         memory.release(state)
-    return Memory(Layout(params, groups), state, with_residual)
+    return Memory(layout(), state, with_residual)
 
 
 class Memory:
@@ -53,15 +55,18 @@ class Memory:
         self.scratch = layout.zeros()
         self.joined_params, self._joined_grads = Joined(layout), Joined(layout)
         self.fresh = [param for param in layout.params if not state.get(param)]
-        for name, buffer in self._named():
-            for param, view in zip(layout.params, buffer.views, strict=True):
+        self._entries = {"direction": self._seen_per_parameter(self.direction)}
+        if self.residual is not None:
+            self._entries["residual"] = self._seen_per_parameter(self.residual)
+        for name, entries in self._entries.items():
+            for param, entry in zip(layout.params, entries, strict=True):
                 if name in state[param]:
-                    view.copy_(state[param][name])
-                state[param][name] = view
+                    take_over(entry, state[param][name])
+                state[param][name] = entry
 
-    def _named(self) -> list[tuple[str, Buffer]]:
-        named = [("direction", self.direction)]
-        return named if self.residual is None else [*named, ("residual", self.residual)]
+    def _seen_per_parameter(self, buffer: Buffer) -> list[Tensor]:
+        """The buffer's views, as DTensors where the parameters are."""
+        return [sharded_like(*pair) for pair in zip(self.layout.params, buffer.views, strict=True)]
 
     def serves(
         self, params: Sequence[Tensor], groups: Sequence[int], state: State, with_residual: bool
@@ -74,17 +79,17 @@ class Memory:
             and layout.ids == list(map(id, params))
             and layout.dtypes == [param.dtype for param in params]
             and all(
-                state[param].get("direction") is view
-                for param, view in zip(params, self.direction.views, strict=True)
+                state[param].get("direction") is entry
+                for param, entry in zip(params, self._entries["direction"], strict=True)
             )
         )
 
     def release(self, state: State) -> None:
         """Leave `state` with tensors of its own, so that the flat buffers can go."""
-        for name, buffer in self._named():
-            for param, view in zip(self.layout.params, buffer.views, strict=True):
-                if state.get(param, {}).get(name) is view:
-                    state[param][name] = view.clone()
+        for name, entries in self._entries.items():
+            for param, entry in zip(self.layout.params, entries, strict=True):
+                if state.get(param, {}).get(name) is entry:
+                    state[param][name] = entry.clone()
 
     def forget_fresh(self, state: State) -> None:
         """A step that failed or was skipped leaves no state where there was none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ class Leftovers:
         return grad is not None and grad is gone() and grad._version == version
 
 
-@runtime_checkable
 class Objective(Protocol):
     """A batch's loss at the present parameters: once with gradient, then as probes.
 

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
-from torch.optim import Optimizer
 
-from cgq.caller import Caller
 from cgq.closure import Closure
-from cgq.flat import real, with_gradients
+from cgq.flat import Layout, real, with_gradients
 from cgq.geometry import Shape, shapes_of
-from cgq.memory import Memory, renewed
+from cgq.memory import renewed
 from cgq.momentum import Rule, polak_ribiere
 from cgq.notices import CLASSIC
 from cgq.objective import Objective
 from cgq.options import Options, checked_group, in_one_voice, line_wide, own_settings
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
-from cgq.progress import DEFAULTS, Progress, count_rejected, count_skipped
-from cgq.ranks import Ranks
-from cgq.search import Search
+from cgq.progress import Progress, count_rejected, count_skipped
+from cgq.searching import Searching
+from cgq.shards import whole_of
 from cgq.step import Outcome, Step
 
 
-class CGQ(Optimizer):
+class CGQ(Searching):
     r"""Conjugate gradients with a quadratic line search: no learning rate, no momentum to tune.
 
     .. math::
@@ -111,37 +108,12 @@ class CGQ(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-        self._attach(model, process_group)
-        super().__init__(params, {**defaults, **DEFAULTS})
-        self._caller.has_found(self._params())
-
-    def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
-        """Set what is neither copied nor saved with the optimizer."""
-        self.last_search: Search | None = None
-        self._caller = Caller(model)
-        self._ranks = Ranks(process_group)
-        self._memory: Memory | None = None
         self._set_by_groups: dict[str, Any] = {}
-
-    @property
-    def model(self) -> nn.Module | None:
-        """The module whose buffers a probe must not change. It may be named at any time."""
-        return self._caller.model
-
-    @model.setter
-    def model(self, model: nn.Module | None) -> None:
-        self._caller.model = model
+        super().__init__(params, defaults, model, process_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "options": self.options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
-            self._attach(None, None)
-        super().__setstate__(state)
-        self._memory = None
-        for group in self.param_groups:  # states saved before a number existed
-            group.update(DEFAULTS | group)
+        given = {"options": self.options, "_set_by_groups": self._set_by_groups}
+        return {**super().__getstate__(), **given}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
@@ -150,33 +122,6 @@ class CGQ(Optimizer):
         super().add_param_group(own)
         self.options = options
         self._set_by_groups |= shared
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. Zeros left in place count as no gradient."""
-        super().zero_grad(set_to_none)
-        self._caller.gradients_are_done_with(self._params())
-
-    def clipping(self) -> AbstractContextManager[None]:
-        """Where gradients are clipped, or changed otherwise, between backward() and the step.
-
-        The direction is then made of what the block leaves in `.grad`, and its slope with the
-        gradients of the loss that were there before: a search needs both.
-
-        >>> weight = torch.nn.Parameter(torch.ones(3))
-        >>> optimizer = CGQ([weight])
-        >>> def closure(backward):
-        ...     loss = weight.square().sum()
-        ...     if backward:
-        ...         loss.backward()
-        ...         with optimizer.clipping():
-        ...             torch.nn.utils.clip_grad_norm_(weight, 0.1)
-        ...     return loss
-        >>> loss = optimizer.step(closure)
-        """
-        return self._caller.unclipped.kept(self._params())
-
-    def _params(self) -> list[Tensor]:
-        return [param for group in self.param_groups for param in group["params"]]
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
     @_disable_dynamo
@@ -194,6 +139,7 @@ class CGQ(Optimizer):
             self._caller.gradients_are_done_with(self._params())
             return None
         with self._caller.first_pass(closure, self._params()) as (objective, loss):
+            self._ranks.refuse_join(self._caller.modules)
             self._take_step(objective, loss)
         return loss
 
@@ -202,9 +148,17 @@ class CGQ(Optimizer):
         if not params:
             return
         shapes, ceiling = shapes_of(self.param_groups, self.options.decoupled_weight_decay)
-        by_rule = callable(self.options.momentum)
-        memory = renewed(self._memory, params, numbers, self.state, by_rule)
-        self._memory = memory
+        memory = self._memory = renewed(
+            self._memory,
+            params,
+            numbers,
+            self.state,
+            callable(self.options.momentum),
+            lambda: Layout(params, numbers, whole_of(params, self._ranks)),
+        )
+        if objective is None and memory.fresh and not ceiling:
+            memory.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
+            return
         try:
             step = Step(
                 memory,

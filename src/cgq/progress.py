@@ -51,6 +51,14 @@ class Progress(NamedTuple):
         group["trial_scale"], group["trial_total"], group["trial_searches"] = self.decay
 
 
+def read(group: dict[str, Any]) -> dict[str, float | int]:
+    """The numbers in `group`, read off the device where one was left there."""
+    values = {name: group[name] for name in DEFAULTS}
+    return {
+        name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()
+    }
+
+
 def count_skipped(group: dict[str, Any], skipped: bool | Tensor) -> None:
     """Count a step left out; a tensor where the host has not looked."""
     group["skipped"] = group["skipped"] + skipped

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Ranks:
@@ -22,6 +25,24 @@ class Ranks:
         if not (dist.is_available() and dist.is_initialized()):
             return False
         return dist.get_world_size(self._group) > 1
+
+    @property
+    def members(self) -> list[int]:
+        """Their numbers in the whole run."""
+        return sorted(dist.get_process_group_ranks(self._group or dist.group.WORLD))
+
+    def refuse_join(self, modules: Iterable[nn.Module]) -> None:
+        """Raise where a rank without data would leave the others waiting in a search."""
+        if not self.several:
+            return
+        for module in modules:
+            join = module._join_config if isinstance(module, DistributedDataParallel) else None
+            if join is not None and join.enable and not join.throw_on_early_termination:
+                raise RuntimeError(
+                    "Join answers for a rank without data in backward(), but not in a line "
+                    "search: the others would wait for it. Give every rank as many batches "
+                    "(DistributedSampler does), or use Join(..., throw_on_early_termination=True)."
+                )
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the ranks, the same on each of them to the last bit."""

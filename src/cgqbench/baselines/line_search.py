@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from cgq import Search
 from cgq.caller import Caller
 from cgq.closure import Closure, loss_value
-from cgq.flat import Vector, real, with_gradients
+from cgq.flat import Layout, Vector, real, with_gradients
 from cgq.geometry import Shape
 from cgq.line import Line
 from cgq.memory import Memory, renewed
@@ -107,7 +107,9 @@ class LineSearch(Optimizer, ABC):
         numbers, params = with_gradients(self.param_groups)
         if not params:
             return
-        memory = self._memory = renewed(self._memory, params, numbers, self.state, False)
+        memory = self._memory = renewed(
+            self._memory, params, numbers, self.state, False, lambda: Layout(params, numbers)
+        )
         try:
             moved = self._move(memory, objective, loss)
         except BaseException:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from cgqbench.networks.densenet import Dense, densenet100
+from cgqbench.networks.densenet import densenet100
 from cgqbench.networks.initial import kaiming_normal
 from cgqbench.networks.mlp import mlp
 from cgqbench.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
@@ -38,9 +38,9 @@ def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks of which a deep network has many alike; none of them drops anything out.
+    """The blocks of which a network has many of few shapes; none of them drops anything out.
 
     >>> len(repeated_blocks(network("resnet110", (3, 32, 32), 10)))
     36
     """
-    return [module for module in model.modules() if isinstance(module, (Bottleneck, Dense))]
+    return [module for module in model.modules() if isinstance(module, Bottleneck)]
