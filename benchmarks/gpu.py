@@ -34,7 +34,7 @@ from cgqbench.train import Learner, train_epoch
 
 EPOCH = 50_000
 BATCH = 64
-BATCHES = 300  # of which an epoch's time is extrapolated
+BATCHES = 150  # of which an epoch's time is extrapolated
 ROUNDS = 3
 METHODS = {"SGD": "sgd", "CGQ": "cgq", "sCGQ": "scgq"}
 NETWORKS = ("resnet164", "densenet100", "vgg16")
@@ -110,7 +110,7 @@ def epochs_table(device: torch.device, console: Console) -> Table:
                 for run in runs.values():
                     run.epoch()
             sgd, cgq_, scgq = runs.values()
-            table.add_row(
+            row = (
                 name,
                 arithmetic.name,
                 f"{sgd.seconds:.2f}",
@@ -121,6 +121,8 @@ def epochs_table(device: torch.device, console: Console) -> Table:
                 f"{cgq_.memory / sgd.memory:.2f}",
                 f"{sgd.first_epoch:.0f}",
             )
+            console.print(f"[dim]{', '.join(row)}[/]")
+            table.add_row(*row)
             del runs, run, sgd, cgq_, scgq
     return table
 
@@ -129,7 +131,7 @@ def jobs_table(device: str, console: Console, most: int) -> Table:
     """Epochs an hour of whole cells: training, evaluation, record and checkpoint."""
     table = Table("network", "method", "at a time", "cell-epochs an hour", "÷ one at a time")
     task = Path(__file__).with_name("cifar_shapes.py")
-    for method in ("sgd", "scgq"):
+    for method in ("sgd",):
         alone = 0.0
         for jobs in (1, most):
             console.print(f"[dim]resnet110 {method} {jobs} at a time[/]")
@@ -151,7 +153,9 @@ def jobs_table(device: str, console: Console, most: int) -> Table:
             ]
             rate = 3600 * jobs / statistics.mean(times) * int(os.environ["CGQ_IMAGES"]) / EPOCH
             alone = alone or rate
-            table.add_row("resnet110", method, str(jobs), f"{rate:.0f}", f"{rate / alone:.2f}")
+            row = "resnet110", method, str(jobs), f"{rate:.0f}", f"{rate / alone:.2f}"
+            console.print(f"[dim]{', '.join(row)}[/]")
+            table.add_row(*row)
     return table
 
 
@@ -161,7 +165,7 @@ def main() -> None:
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
-    parts = [jobs_table("cuda", notes, 6), epochs_table(device, notes)]
+    parts = [epochs_table(device, notes), jobs_table("cuda", notes, 6)]
     versions = f"cgq {cgq.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
     console.print(
@@ -169,7 +173,7 @@ def main() -> None:
         f"mean of {ROUNDS}; passes: forward passes a step",
         highlight=False,
     )
-    for table in reversed(parts):
+    for table in parts:
         console.print(table)
 
 
