@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -251,3 +253,29 @@ def test_nothing_to_search_where_it_is_stationary(monkeypatch: pytest.MonkeyPatc
     assert optimizer.last_search is None
     assert torch.equal(at, torch.zeros(3, dtype=torch.float64))
     assert optimizer.param_groups[0]["skipped"] == 0
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=option_id)
+def test_no_copy_of_the_network_outlives_its_step(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    made: list[weakref.ref[Tensor]] = []
+    gathered = cgq.flat.Layout.gathered
+
+    def noted(layout: Any, tensors: Any) -> Any:
+        buffer = gathered(layout, tensors)
+        made.extend(map(weakref.ref, buffer.blocks))
+        return buffer
+
+    monkeypatch.setattr(cgq.flat.Layout, "gathered", noted)
+    run = Run(**options, search_prob=0.5)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(6):
+            run.optimizer.step(run.loss)
+            assert [block for block in made if block() is not None] == []
+    finally:
+        gc.enable()
+    assert made

@@ -21,6 +21,34 @@ from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, least, stacked
 
 
+class Snapshot:
+    """θ of before the step.
+
+    It refers to no batch, so that it goes with its step: waiting for the collector of garbage, it
+    would leave copies of the network in a device's memory.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    @cached_property
+    def buffer(self) -> Buffer:
+        """As one vector, of which the parameters are then moved away."""
+        layout = self._memory.layout
+        joined = self._memory.joined_params.of(layout.values())
+        if joined is None:
+            return layout.gathered(layout.values())
+        blocks = [block.clone() for block in joined.blocks]
+        return Buffer(blocks, layout.parts_of(blocks), [])
+
+    def parts(self) -> Iterable[Tensor]:
+        """Run by run."""
+        layout = self._memory.layout
+        if layout.on_host:  # where a gathered copy would gain nothing
+            return layout.parts(layout.values(), self._memory.scratch.views)
+        return self.buffer.parts
+
+
 class Batch:
     """A mini-batch's gradient next to what is remembered of those before.
 
@@ -48,29 +76,14 @@ class Batch:
         layout = memory.layout
         self._g = Vector(layout, self.residual.parts, -self.residual.scale)
         self._p = Vector(layout, lambda: memory.direction.parts)
-        self._theta = Vector(layout, self._theta_parts)
+        self.snapshot = Snapshot(memory)
+        self._theta = Vector(layout, self.snapshot.parts)
         self._f: Vector | None = self._g
         if unclipped is not None or any(self.decays):
             self._f = None
         if self._f is None and (unclipped is not None or layout.on_host):
             fs = grads if unclipped is None else unclipped
             self._f = Vector(layout, lambda: layout.parts(fs, memory.scratch.views), self.sign)
-
-    @cached_property
-    def snapshot(self) -> Buffer:
-        """θ as one vector, of which the parameters are then moved away."""
-        layout = self._memory.layout
-        joined = self._memory.joined_params.of(layout.values())
-        if joined is None:
-            return layout.gathered(layout.values())
-        blocks = [block.clone() for block in joined.blocks]
-        return Buffer(blocks, layout.parts_of(blocks), [])
-
-    def _theta_parts(self) -> Iterable[Tensor]:
-        layout = self._memory.layout
-        if layout.on_host:  # where a gathered copy would gain nothing
-            return layout.parts(layout.values(), self._memory.scratch.views)
-        return self.snapshot.parts
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from, of a loss whose relative error is seen to be `error`."""

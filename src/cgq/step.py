@@ -80,7 +80,7 @@ class Step:
         """The same on an accelerator, where the first measurements do not wait for the host."""
         memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         objective.prepare_probes()
-        line = FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
+        line = FlatLine(memory, self._batch.snapshot.buffer, self._shapes, a=a, b=b)
 
         def land(step: Number) -> Number:
             alpha = self._applied(step, plan)[1] if self._options.smoothing else step
@@ -141,7 +141,7 @@ class Step:
         memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         if memory.layout.on_host:
             return Line(memory, self._grads, self._shapes, sign=self._batch.sign, a=a, b=b)
-        return FlatLine(memory, self._batch.snapshot, self._shapes, a=a, b=b)
+        return FlatLine(memory, self._batch.snapshot.buffer, self._shapes, a=a, b=b)
 
     def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
         """The average after a search that found this step, and the α that is applied."""
