@@ -20,7 +20,7 @@ class Searching(Optimizer):
     """An optimizer whose `step(closure)` may evaluate the closure more than once."""
 
     last_search: Search | None
-    """What the search of the last step saw; None: it did not search."""
+    """What the last step saw in its search, or None if it did not search."""
 
     def __init__(
         self,
