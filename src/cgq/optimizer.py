@@ -156,13 +156,14 @@ class CGQ(Searching):
             callable(self.options.momentum),
             lambda: Layout(params, numbers, whole_of(params, self._ranks)),
         )
-        if objective is None and memory.fresh and not ceiling:
+        grads = [real(param.grad) for param in params if param.grad is not None]
+        if objective is None and not ceiling and memory.is_first_and_idle(grads):
             memory.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return
         try:
             step = Step(
                 memory,
-                [real(param.grad) for param in params if param.grad is not None],
+                grads,
                 shapes,
                 ceiling,
                 options=self.options,
