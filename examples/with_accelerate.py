@@ -38,10 +38,7 @@ def main() -> None:
     model, optimizer, warm_up, loader = accelerator.prepare(model, optimizer, warm_up, loader)
 
     def closure_over(window: list[tuple[Tensor, Tensor]]) -> Callable[[bool], float]:
-        clipped = 1.0
-
         def closure(backward: bool) -> float:
-            nonlocal clipped
             total = 0.0
             for points, labels in window:
                 loss = nn.functional.cross_entropy(model(points), labels)
@@ -49,9 +46,9 @@ def main() -> None:
                     accelerator.backward(loss)
                 total += loss.item() / accelerator.gradient_accumulation_steps
             if backward:
-                norm = accelerator.clip_grad_norm_(model.parameters(), MAX_NORM).item()
-                clipped = min(1.0, MAX_NORM / (norm + 1e-6))
-            return clipped * total
+                with optimizer.optimizer.clipping():
+                    accelerator.clip_grad_norm_(model.parameters(), MAX_NORM)
+            return total
 
         return closure
 

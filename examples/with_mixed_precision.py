@@ -1,6 +1,7 @@
 """The same network in fp32, under bf16 autocast, and in fp16 with a gradient scaler.
 
-`python examples/with_mixed_precision.py` takes a few seconds on one core.
+`python examples/with_mixed_precision.py` takes a few seconds on one core. If it ends with "Illegal
+instruction", a virtual processor claims more than it can: set ONEDNN_MAX_CPU_ISA=AVX512_CORE.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ def train(sharded: bool, folder: Path, device: torch.device) -> None:
     total = torch.zeros((), device=device)
 
     start = epochs_saved(folder)
+    if start == EPOCHS and dist.get_rank() == 0:
+        print(f"{folder} holds a finished run. Remove it to train again.")
     if start:
         load(model, optimizer, folder / str(start))
     for epoch in range(start, EPOCHS):
@@ -90,15 +92,17 @@ def train(sharded: bool, folder: Path, device: torch.device) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--sharded", action="store_true")
-    arguments.add_argument("--folder", type=Path, default=Path("out/with_torchrun"))
+    arguments.add_argument("--folder", type=Path, help="Default: one below out/ for each way.")
     chosen = arguments.parse_args()
+    way = "fsdp" if chosen.sharded else "ddp"
+    folder = chosen.folder or Path("out/with_torchrun", way)
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     torch.set_default_dtype(torch.float64)  # so that both ways end at the same digits
     dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
-    train(chosen.sharded, chosen.folder, device)
+    train(chosen.sharded, folder, device)
     # The model is gone by now: one that outlives the group can keep gloo from ending.
     dist.destroy_process_group()
 

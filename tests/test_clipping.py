@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -242,3 +243,27 @@ def test_complex_parameters_have_a_slope_too() -> None:
     assert optimizer.last_search is not None
     assert optimizer.last_search.slope == pytest.approx(-0.1 * 4 * 7)  # -c·|g|²
     assert loss_of().item() == pytest.approx(0.0, abs=1e-20)
+
+
+def test_an_exception_in_the_block_does_not_spoil_the_slope() -> None:
+    slopes = []
+    for raises in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1).double()
+        inputs = torch.randn(16, 4).double()
+        optimizer = CGQ(model.parameters())
+
+        def closure(backward: bool) -> Tensor:
+            loss = (model(inputs) - 1).square().mean()
+            if backward:
+                loss.backward()
+                with contextlib.suppress(ZeroDivisionError), optimizer.clipping():
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+                    if raises:
+                        raise ZeroDivisionError
+            return loss
+
+        optimizer.step(closure)
+        assert optimizer.last_search is not None
+        slopes.append(optimizer.last_search.slope)
+    assert slopes[0] == slopes[1]

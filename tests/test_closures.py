@@ -510,3 +510,26 @@ def test_gradient_of_a_failed_step_is_not_used_later() -> None:
         optimizer.step(closure)
     with pytest.raises(RuntimeError, match="left no gradient"):
         optimizer.step(lambda: loss().item())
+
+
+def test_a_notice_survives_code_without_a_name() -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    code = "def run(optimizer, closure):\n    return optimizer.step(closure)\n"
+    nameless: dict[str, Any] = {"__name__": None}
+    exec(code, nameless)
+    del nameless["__name__"]
+    with pytest.warns(UserWarning, match="pays for a backward"):
+        nameless["run"](optimizer, classic(optimizer, loss))
+
+
+@pytest.mark.parametrize(("name", "value"), [("search_prob", 0.1), ("momentum", 0.9)])
+def test_an_option_of_the_line_written_into_a_group_is_refused(name: str, value: float) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    optimizer.param_groups[0][name] = value
+    before = [param.detach().clone() for param in model.parameters()]
+    with pytest.raises(ValueError, match=f"holds {name}, .*when the optimizer is made"):
+        optimizer.step(loss)
+    for param, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(param, old)

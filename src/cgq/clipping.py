@@ -32,11 +32,13 @@ class Unclipped:
         """Keep the gradients that this block is about to change."""
         before = [(param, self._of(param)) for param in params]
         values = {id(param): grad.clone() for param, grad in before if grad is not None}
-        yield
-        for param in params:
-            if param.grad is not None and id(param) not in values:  # the loss does not depend on it
-                values[id(param)] = torch.zeros_like(param.grad)
-        self._values, self._made = values, Leftovers(params)
+        try:
+            yield
+        finally:
+            for param in params:
+                if param.grad is not None and id(param) not in values:  # the loss ignores it
+                    values[id(param)] = torch.zeros_like(param.grad)
+            self._values, self._made = values, Leftovers(params)
 
     def gradients(self, params: Sequence[Tensor]) -> list[Tensor] | None:
         """The gradients of the loss; None: they are in `.grad`."""

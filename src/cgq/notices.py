@@ -36,6 +36,6 @@ class Notices:
         self._given.add(message)
         frame, level = sys._getframe(), 1
         inside = "cgq", "torch", "contextlib"
-        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in inside:
+        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
             frame, level = frame.f_back, level + 1
         warnings.warn(message, UserWarning, stacklevel=level)

@@ -16,7 +16,14 @@ from cgq.memory import renewed
 from cgq.momentum import Rule, polak_ribiere
 from cgq.notices import CLASSIC
 from cgq.objective import Objective
-from cgq.options import Options, checked_group, in_one_voice, line_wide, own_settings
+from cgq.options import (
+    Options,
+    checked_group,
+    in_one_voice,
+    line_wide,
+    own_settings,
+    refuse_strays,
+)
 from cgq.parabola import Fit, two_point
 from cgq.policy import coin
 from cgq.progress import Progress, count_rejected, count_skipped
@@ -147,6 +154,7 @@ class CGQ(Searching):
         numbers, params = with_gradients(self.param_groups)
         if not params:
             return
+        refuse_strays(self.param_groups)
         shapes, ceiling = shapes_of(self.param_groups, self.options.decoupled_weight_decay)
         memory = self._memory = renewed(
             self._memory,

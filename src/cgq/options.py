@@ -79,10 +79,24 @@ def own_settings(param_group: Any, defaults: dict[str, Any]) -> dict[str, Any]:
     return own | checked_group(mine["lr"], mine["weight_decay"])
 
 
+LINE_WIDE = frozenset(field.name for field in fields(Options))
+
+
 def line_wide(param_group: dict[str, Any]) -> dict[str, Any]:
     """Those of a group's entries that hold for the whole line."""
-    names = {field.name for field in fields(Options)}
-    return {name: value for name, value in param_group.items() if name in names}
+    return {name: value for name, value in param_group.items() if name in LINE_WIDE}
+
+
+def refuse_strays(groups: list[dict[str, Any]]) -> None:
+    """Refuse options of the whole line that someone has written into a group since."""
+    for group in groups:
+        if not LINE_WIDE.isdisjoint(group):
+            names = ", ".join(sorted(LINE_WIDE & group.keys()))
+            raise ValueError(
+                f"A parameter group holds {names}, which the optimizer would not look at: one line "
+                "runs through all groups. Give it when the optimizer is made; in skorch, call "
+                "initialize() after set_params()."
+            )
 
 
 def in_one_voice(options: Options, said: dict[str, Any], new: dict[str, Any]) -> Options:
