@@ -110,7 +110,7 @@ function curves(root, chart) {
       line, point: reached(points), over: points[points.length - 1].place < cursor,
     }));
     const accuracy = metric.value.endsWith("accuracy");
-    const number = (value) => (accuracy ? value.toFixed(2) : shown(Number(value.toPrecision(3))));
+    const number = (value) => (accuracy ? value.toFixed(2) : shown(Number(value.toPrecision(value < 1 ? 3 : 4))));
     const there = rows.filter(({ point }) => point);
     there.sort((one, other) => (accuracy ? -1 : 1) * (one.point.mean - other.point.mean));
     readout.replaceChildren();
