@@ -61,7 +61,7 @@ class Method:
 
 
 _PAPER_SGD = {"lr": 0.1, "momentum": 0.9}
-_PAPER_SGD_FAMILIES = _decayed(mlp={"lr": 0.01}, vgg={"lr": 0.02})
+_PAPER_SGD_FAMILIES = _decayed(mlp={"lr": 0.01}, vgg={"lr": 0.02}, gpt={"lr": 0.03})
 _ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 _PAPER_CGQ = {"lr": 0.3, "max_momentum": 0.8, "max_fits": 3, "smoothing": 0.5}
 _PAPER_CGQ_FAMILIES = _decayed(

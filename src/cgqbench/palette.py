@@ -2,7 +2,7 @@
 
 Two methods with the same dash differ in colour for colour-blind readers too, and every colour
 stands out from white and from near-black. Solid are the basic methods, dashed their variants,
-dotted the paper's other rivals and AdamW, mixed those that came after.
+dotted the paper's other rivals, mixed those that came after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STYLES = {
     "scgq": Style("#d05a08"),
     "scgq_ls": Style("#df7028", _DASHED),
     "sgd_cosine": Style("#666e79", _DASHED),
-    "adamw": Style("#0e9e7c", _DOTTED),
+    "adamw": Style("#0c783c"),
     "adamw_cosine": Style("#0e9e7c", _DASHED),
     "schedulefree_sgd": Style("#666e79", _MIXED),
     "schedulefree_adamw": Style("#0e9e7c", _MIXED),
