@@ -6,10 +6,12 @@ import json
 import math
 import shutil
 import sysconfig
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from browser import choose, started, window
 from made_records import row, write
 from typer.testing import CliRunner
 
@@ -27,6 +29,7 @@ from cgqbench.methods import chosen
 from cgqbench.networks import LANGUAGE_MODELS, language_model, repeated_blocks
 from cgqbench.networks.gpt import GPT
 from cgqbench.record import runs
+from cgqbench.report import write_report
 from cgqbench.runner import Conditions, record_path, run_cell
 from cgqbench.task import by_name, per_character
 from cgqbench.train import parameter_count
@@ -37,7 +40,7 @@ LIBRARY = Path(sysconfig.get_path("stdlib"))
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny GPT, epochs of three batches and few tests, in place of minutes of training."""
-    tiny = lambda vocabulary, length: GPT(vocabulary, length, width=16, layers=2, heads=2)  # noqa: E731
+    tiny = partial(GPT, width=16, layers=2, heads=2)
     monkeypatch.setitem(LANGUAGE_MODELS, "gpt1m", tiny)
     monkeypatch.setattr(task, "WINDOWS", 40)
     monkeypatch.setattr(stdlib, "TESTS", 20)
@@ -255,6 +258,33 @@ def test_texts_of_two_pythons_stand_apart_under_names_of_their_own(tmp_path: Pat
         "Python source / GPT-1M, version 01234567",
         "Python source / GPT-1M, version abcdefgh",
     ]
+
+
+def test_the_page_reads_out_test_losses_and_a_phone_shows_whole_words(tmp_path: Path) -> None:
+    for seed, loss in enumerate((1.44, 1.46)):
+        for method in ("adamw", "schedulefree_adamw"):
+            rows = [row(1, train_loss=2.5, test_loss=2.1), row(2, train_loss=1.5, test_loss=loss)]
+            cell = {"experiment": "lm", "dataset": "stdlib", "method": method, "seed": seed}
+            label = chosen(method, "gpt1m").label
+            for network in ("gpt1m", "gpt10m"):
+                write(tmp_path, rows, checksum="0123", label=label, network=network, **cell)
+    page = write_report(tmp_path, tmp_path / "report.html")
+    with started(tmp_path / "browser") as driver:
+        from selenium.webdriver.common.keys import Keys
+
+        window(driver, 1000)
+        driver.get(page.as_uri())
+        chart = driver.find_element("css selector", ".chart")
+        choose(chart, ".metric", "test_loss")
+        chart.find_element("css selector", ".plot").send_keys(Keys.ARROW_LEFT)
+        readout = chart.find_element("css selector", ".readout").text
+        assert readout.splitlines() == [
+            *("epoch 2", "AdamW", "1.450 ± 0.014", "Schedule-Free AdamW", "1.450 ± 0.014")
+        ]
+        window(driver, 390)
+        name = driver.find_element("css selector", ".results tbody tr:last-child th")
+        assert name.size["height"] < 90, "letters below each other"
+        assert driver.get_log("browser") == []
 
 
 def test_the_experiment_has_two_sizes_and_batches_of_32() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.experiments import EXPERIMENTS
+from cgqbench.methods import METHODS
 from cgqbench.record import Line, RecordError, Run
 
 TITLES = {
@@ -214,7 +215,7 @@ def _place(run: Run) -> tuple[object, ...]:
         header["epochs"],
         header["batch_size"],
         _index(method, experiment.methods if experiment else ()),
-        _index(method.partition(":")[0], (*PAPER_METHODS, "adamw", *TODAYS_METHODS)),
+        _index(method.partition(":")[0], tuple(METHODS)),
         [(float(word), "") if word[0].isdecimal() else (math.inf, word) for word in words],
         header["seed"],
     )
