@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.experiments import EXPERIMENTS, LANGUAGE_METHODS, PAPER_METHODS, TODAYS_METHODS
 from cgqbench.methods import METHODS, chosen
 from cgqbench.readings import momentum, step_size
 from cgqbench.schedules import Budget
@@ -177,7 +177,7 @@ def test_the_experiments_are_the_papers():
         for dataset in ("cifar10", "cifar100")
         for network in ("vgg16", "resnet164", "densenet100")
     }
-    assert set(PAPER_METHODS) | set(TODAYS_METHODS) == set(METHODS)
+    assert {*PAPER_METHODS, *TODAYS_METHODS, *LANGUAGE_METHODS} == set(METHODS)
     for experiment in EXPERIMENTS.values():
         for cell in experiment.cells(seeds=1):
             assert chosen(cell.method, cell.network).settings

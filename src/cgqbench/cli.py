@@ -82,7 +82,8 @@ def compare(
 @app.command()
 def reproduce(
     item: Annotated[
-        str, typer.Argument(help=f"What of the paper: {', '.join(EXPERIMENTS)}, figure1.")
+        str,
+        typer.Argument(help=f"What of the paper, or beside it: {', '.join(EXPERIMENTS)}, figure1."),
     ],
     only: Annotated[
         list[str] | None,
@@ -104,12 +105,13 @@ def reproduce(
     fast: opt.Fast = False,
     graphs: opt.Graphs = True,
 ) -> None:
-    """Run an experiment of the paper and write its table or figure.
+    """Run an experiment, most of them the paper's, and write its table or figure.
 
     `cgq reproduce table1 --only mnist --seeds 3` takes half an hour on two cores; the other columns
     want a GPU. `figure1` is the landscape along the search line, `figure2` the run time,
     `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the dynamics; `today1` and
-    `today2` are the tables' columns with the tuning-free methods published since.
+    `today2` are the tables' columns with the tuning-free methods published since, `lm` has small
+    language models.
     """
     with clear_errors():
         if item == "figure1":
@@ -121,7 +123,7 @@ def reproduce(
             return
         if item not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, "figure1"])
-            raise ValueError(f"There is no {item!r} in the paper. Choose from: {known}.")
+            raise ValueError(f"There is no experiment {item!r}. Choose from: {known}.")
         cells = EXPERIMENTS[item].cells(seeds, only or (), epochs, average)
         Run(out, resume, restart, jobs, threads, device, engine, tensorboard, fast, graphs).cells(
             cells
@@ -195,13 +197,12 @@ def methods(network: opt.Network = "mlp") -> None:
 @data_app.command("list")
 def data_list() -> None:
     """Say which data sets there are, and which of them are at hand."""
-    from cgqbench.data import NAMES, MissingData, data_folder, load
+    from cgqbench.data import NAMES, STDLIB, MissingData, data_folder
 
     console = Console()
-    for name in NAMES:
+    for name in (*NAMES, STDLIB):
         try:
-            found = load(name)
-            state = f"{len(found.train.labels):,} + {len(found.test.labels):,} images, ready"
+            state = _readiness(name)
         except MissingData:
             state = f"missing: cgq data get {name}"
         console.print(f"{name:14} {state}", highlight=False)
@@ -213,13 +214,23 @@ def data_get(
     name: Annotated[str, typer.Argument(help="The data set: cgq data list names them.")],
 ) -> None:
     """Download a data set's official files, check them, and keep them in the data folder."""
-    from cgqbench.data import fetch, load
+    from cgqbench.data import STDLIB, fetch
 
     with clear_errors():
-        fetch(name)
-        found = load(name)
-        count, tests = len(found.train.labels), len(found.test.labels)
-        Console().print(f"{escape(name)}: {count:,} + {tests:,} images, ready")
+        if name != STDLIB:  # which came with Python
+            fetch(name)
+        Console().print(f"{escape(name)}: {_readiness(name)}")
+
+
+def _readiness(name: str) -> str:
+    """What there is of a data set; MissingData if not all."""
+    from cgqbench.data import STDLIB, load, standard_library
+
+    if name == STDLIB:
+        text = standard_library()
+        return f"{len(text.train):,} + {len(text.test):,} windows of text, ready"
+    found = load(name)
+    return f"{len(found.train.labels):,} + {len(found.test.labels):,} images, ready"
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cgqbench.experiments import EXPERIMENTS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.experiments import EXPERIMENTS
+from cgqbench.methods import METHODS
 from cgqbench.record import Line, RecordError, Run
 
 TITLES = {
@@ -17,12 +18,15 @@ TITLES = {
     "svhn": "SVHN",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "stdlib": "Python source",
     "mlp": "MLP",
     "vgg16": "VGG-16",
     "resnet20": "ResNet-20",
     "resnet110": "ResNet-110",
     "resnet164": "ResNet-164",
     "densenet100": "DenseNet-100",
+    "gpt1m": "GPT-1M",
+    "gpt10m": "GPT-10M",
 }
 """How datasets and networks are written in headings, in the order of the columns."""
 
@@ -37,7 +41,7 @@ class Problem:
     epochs: int
     batch_size: int
     content: str | None = None
-    """The checksum of the user's own task: what it is, wherever its file lies."""
+    """The checksum of a task whose name does not say all: what it is, wherever it lies."""
     task: str | None = field(default=None, compare=False)
 
     @property
@@ -142,8 +146,8 @@ def _name(problem: Problem, kin: Iterable[Problem]) -> str:
     """The plain title, with all in which the problem differs from others that share it."""
     rivals = [other for other in kin if other.title == problem.title]
     words = [problem.title]
-    if problem.task is not None and len({rival.content for rival in rivals}) > 1:
-        words = [problem.task]
+    if len({rival.content for rival in rivals}) > 1:
+        words = [problem.task or problem.title]
         if len({rival.content for rival in rivals if rival.task == problem.task}) > 1:
             words.append(f"version {str(problem.content)[:8]}")
     if len({rival.epochs for rival in rivals}) > 1:
@@ -211,7 +215,7 @@ def _place(run: Run) -> tuple[object, ...]:
         header["epochs"],
         header["batch_size"],
         _index(method, experiment.methods if experiment else ()),
-        _index(method.partition(":")[0], PAPER_METHODS + TODAYS_METHODS),
+        _index(method.partition(":")[0], tuple(METHODS)),
         [(float(word), "") if word[0].isdecimal() else (math.inf, word) for word in words],
         header["seed"],
     )

@@ -44,7 +44,7 @@ class Board:
         self._ended = 0
         self._running: dict[Cell, TaskID] = {}
         self._epochs: dict[Cell, float] = {}
-        self._accuracy: dict[Cell, str] = {}
+        self._quality: dict[Cell, str] = {}
 
     def __enter__(self) -> Board:
         self._bars.start()
@@ -69,14 +69,17 @@ class Board:
             self._row(cell, news)
 
     def _row(self, cell: Cell, row: Line) -> None:
-        accuracy = row["test_accuracy"]
-        self._accuracy[cell] = "" if accuracy is None else f"  test accuracy {accuracy:.2f} %"
+        accuracy, test_loss = row["test_accuracy"], row["test_loss"]
+        if accuracy is not None:
+            self._quality[cell] = f"  test accuracy {accuracy:.2f} %"
+        else:
+            self._quality[cell] = "" if test_loss is None else f"  test loss {test_loss:.4f}"
         loss, words = row["train_loss"], f"epoch {row['epoch']}/{cell.epochs}"
         self._advance(cell, row["epoch"], words, loss, row["step_size"], row["momentum"])
         if not self._console.is_terminal:
             told = "not finite" if loss is None else f"{loss:.4f}"
             self._console.print(
-                f"{escape(cell.name)}  {words}  train loss {told}{self._accuracy[cell]}",
+                f"{escape(cell.name)}  {words}  train loss {told}{self._quality[cell]}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -92,7 +95,7 @@ class Board:
     ) -> None:
         for name, value in (("loss", loss), ("step", step_size), ("momentum", momentum)):
             words += f"  {name} {value:.3g}" if value is not None else ""
-        words += self._accuracy.get(cell, "")
+        words += self._quality.get(cell, "")
         self._bars.update(self._running[cell], completed=epochs, note=words)
         self._epochs[cell] = epochs / cell.epochs
         self._bars.update(self._all, completed=self._ended + sum(self._epochs.values()))

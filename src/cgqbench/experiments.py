@@ -1,4 +1,4 @@
-"""The paper's experiments as data: what is trained, by which methods, for how long."""
+"""The experiments as data: what is trained, by which methods, for how long."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class Column:
     dataset: str
     network: str
     epochs: int
+    batch_size: int = 64
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An item of the paper: every method on every column."""
+    """An item of the paper, or one beside it: every method on every column."""
 
     name: str
     title: str
@@ -48,7 +49,8 @@ class Experiment:
                 method,
                 seed,
                 epochs or column.epochs,
-                average=average,
+                column.batch_size,
+                average,
             )
             for seed, column, method in product(range(seeds), self.columns, self.methods)
             if column.dataset in datasets and column.network in networks and method in methods
@@ -87,6 +89,16 @@ TODAYS_METHODS = (
     "dog",
     "scgq_relative",
 )
+LANGUAGE_METHODS = (
+    "sgd",
+    "adamw",
+    "adamw_cosine",
+    "schedulefree_adamw",
+    "prodigy",
+    "dadaptation",
+    "dog",
+    "scgq_relative",
+)
 RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
 MNIST = Column("mnist", "mlp", 20)
 
@@ -109,6 +121,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("table2", "CIFAR-10 and CIFAR-100", TABLE2, PAPER_METHODS),
         Experiment("today1", "Table 1 with today's methods", TABLE1, TODAYS_METHODS),
         Experiment("today2", "Table 2 with today's methods", TABLE2, TODAYS_METHODS),
+        Experiment(
+            "lm",
+            "Language models",
+            tuple(Column("stdlib", network, 6, 32) for network in ("gpt1m", "gpt10m")),
+            LANGUAGE_METHODS,
+        ),
         Experiment(
             "figure2",
             "Run time per epoch",

@@ -31,15 +31,17 @@ class Feed:
         self._batch_size = batch_size
         self._seed = seed
         self._inputs, self._targets = (tensor.to(device) for tensor in task.train)
+        self._epoch_size = min(task.epoch_size or len(self._inputs), len(self._inputs))
         self._test_inputs, self._test_targets = (tensor.to(device) for tensor in task.test)
 
     def __len__(self) -> int:
-        return -(-len(self._inputs) // self._batch_size)
+        return -(-self._epoch_size // self._batch_size)
 
     def epoch(self, epoch: int, purpose: str = "order") -> Iterator[Batch]:
-        """Every training example once, in an order of its own; the last batch may be short."""
+        """Training examples, none twice, in an order of its own; the last batch may be short."""
         seed = derived(self._seed, purpose, epoch)
         order = torch.randperm(len(self._inputs), generator=Generator().manual_seed(seed))
+        order = order[: self._epoch_size]
         augmentation = Generator(self._device).manual_seed(derived(seed, "augmentation"))
         for rows in torch.split(order.to(self._device), CHUNK * self._batch_size):
             inputs = self._inputs[rows]

@@ -10,9 +10,14 @@ import typer
 Methods = Annotated[
     list[str], typer.Option("-m", "--method", help="A method; may be given several times.")
 ]
-Dataset = Annotated[str, typer.Option(help="mnist, fashion_mnist, svhn, cifar10 or cifar100.")]
+Dataset = Annotated[
+    str, typer.Option(help="mnist, fashion_mnist, svhn, cifar10, cifar100; stdlib, which is text.")
+]
 Network = Annotated[
-    str, typer.Option(help="mlp, vgg16, resnet20, resnet110, resnet164 or densenet100.")
+    str,
+    typer.Option(
+        help="mlp, vgg16, resnet20, resnet110, resnet164, densenet100; for text gpt1m, gpt10m."
+    ),
 ]
 Task = Annotated[
     Path | None,

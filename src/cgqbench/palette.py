@@ -34,6 +34,7 @@ STYLES = {
     "scgq": Style("#d05a08"),
     "scgq_ls": Style("#df7028", _DASHED),
     "sgd_cosine": Style("#666e79", _DASHED),
+    "adamw": Style("#0c783c"),
     "adamw_cosine": Style("#0e9e7c", _DASHED),
     "schedulefree_sgd": Style("#666e79", _MIXED),
     "schedulefree_adamw": Style("#0e9e7c", _MIXED),

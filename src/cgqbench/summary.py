@@ -94,20 +94,20 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
 
 
 def shown_loss(value: float) -> str:
-    """A loss to three significant digits.
+    """A loss to three significant digits; from 1 on to four, for there it falls by small shares.
 
     >>> shown_loss(0.0024049), shown_loss(1.45)
-    ('0.00240', '1.45')
+    ('0.00240', '1.450')
     """
     size = abs(value)
     if size != 0 and not 1e-5 <= size < 1e6:
         return f"{value:.2e}"
-    decimals = 2 if size == 0 else max(0, 2 - math.floor(math.log10(size)))
+    decimals = 2 if size == 0 else max(0, 2 + (size >= 1) - math.floor(math.log10(size)))
     return f"{value:.{decimals}f}"
 
 
 def shown(metric: str, value: float) -> str:
-    """A value as tables show it: losses to three digits, accuracies to two decimals."""
+    """A value as tables show it: losses to three or four digits, accuracies to two decimals."""
     return f"{value:.2f}" if metric.endswith("accuracy") else shown_loss(value)
 
 

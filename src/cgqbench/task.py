@@ -12,11 +12,15 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cgqbench.cell import Cell
-from cgqbench.data import load
+from cgqbench.data import STDLIB, load, standard_library
 from cgqbench.data.images import cropped_and_flipped, normalised
-from cgqbench.networks import network
+from cgqbench.data.text import LENGTH, VOCABULARY
+from cgqbench.networks import language_model, network
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+WINDOWS = 8000
+"""Of text, in an epoch: 250 batches of 32, a million characters."""
 
 
 def right_classes(output: Tensor, target: Tensor) -> Tensor:
@@ -45,6 +49,8 @@ class Task:
     """From what the data hold to what the model takes: normalisation."""
     augmented: Callable[[Tensor, Generator], Tensor] | None = None
     """A random change of training inputs, before they are prepared."""
+    epoch_size: int | None = None
+    """Training examples that an epoch draws, none twice; None: all there are."""
     checksum: str | None = None
     """What tells it from another of the same name, where a name is not enough."""
 
@@ -57,7 +63,9 @@ def task_of(cell: Cell) -> Task:
 
 
 def by_name(dataset: str, network_name: str) -> Task:
-    """A data set of the paper with a network of the paper."""
+    """A data set with a network, both of those that have names here."""
+    if dataset == STDLIB:
+        return _language_task(network_name)
     data = load(dataset)
     channels, height, width = data.train.images.shape[1:]
     return Task(
@@ -66,4 +74,28 @@ def by_name(dataset: str, network_name: str) -> Task:
         data.test,
         prepared=partial(normalised, mean=data.mean, std=data.std),
         augmented=cropped_and_flipped if data.augment else None,
+    )
+
+
+def per_character(output: Tensor, target: Tensor) -> Tensor:
+    """The cross-entropy of a language model's (N, T, vocabulary), in nats a character.
+
+    >>> per_character(torch.zeros(2, 3, 97), torch.zeros(2, 3, dtype=torch.uint8))
+    tensor(4.5747)
+    """
+    return cross_entropy(output.flatten(0, 1), target.flatten().long())
+
+
+def _language_task(network_name: str) -> Task:
+    """The standard library with a language model; it is judged by its test loss alone."""
+    text = standard_library()
+    return Task(
+        partial(language_model, network_name, VOCABULARY, LENGTH),
+        (text.train[:, :-1], text.train[:, 1:]),
+        (text.test[:, :-1], text.test[:, 1:]),
+        loss=per_character,
+        correct=None,
+        prepared=Tensor.long,
+        epoch_size=WINDOWS,
+        checksum=text.checksum,
     )

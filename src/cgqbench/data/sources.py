@@ -1,4 +1,4 @@
-"""The data sets: where the official files come from and what they must hold."""
+"""The data sets of images: where the official files come from and what they must hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cgqbench.data import formats
+from cgqbench.data.stdlib import STDLIB
 
 
 @dataclass(frozen=True)
@@ -156,5 +157,6 @@ NAMES = tuple(SOURCES)
 def source(name: str) -> Source:
     """The data set of that name."""
     if name not in SOURCES:
-        raise ValueError(f"There is no data set {name!r}. Choose one of: {', '.join(NAMES)}.")
+        known = ", ".join((*NAMES, STDLIB))
+        raise ValueError(f"There is no data set {name!r}. Choose one of: {known}.")
     return SOURCES[name]

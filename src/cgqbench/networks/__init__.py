@@ -1,4 +1,4 @@
-"""The paper's networks by name, each at its initial point."""
+"""The networks by name, each at its initial point: the paper's for images, ours for text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from cgqbench.networks.densenet import densenet100
+from cgqbench.networks.gpt import Block, gpt1m, gpt10m
 from cgqbench.networks.initial import kaiming_normal
 from cgqbench.networks.mlp import mlp
 from cgqbench.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
@@ -22,6 +23,9 @@ NETWORKS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
 }
 """(channels, height, width) of an image and the number of classes → a network."""
 
+LANGUAGE_MODELS: dict[str, Callable[[int, int], nn.Module]] = {"gpt1m": gpt1m, "gpt10m": gpt10m}
+"""The number of tokens there are and of those to see at once → a network, weights and all."""
+
 
 def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     """A network for images of `shape` (channels, height, width), its weights Kaiming-normal.
@@ -33,8 +37,26 @@ def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     795010
     """
     if name not in NETWORKS:
-        raise ValueError(f"No network is called {name!r}. Choose one of {', '.join(NETWORKS)}.")
+        raise ValueError(
+            f"No network for images is called {name!r}. Choose one of {', '.join(NETWORKS)}."
+        )
     return kaiming_normal(NETWORKS[name](shape, classes))
+
+
+def language_model(name: str, vocabulary: int, length: int) -> nn.Module:
+    """A network that reads up to `length` tokens, of `vocabulary` kinds, and predicts each next.
+
+    Its weights are drawn from torch's global generator: seed it for the same initial point.
+
+    >>> model = language_model("gpt1m", 97, 128)
+    >>> sum(parameter.numel() for parameter in model.parameters())
+    834560
+    """
+    if name not in LANGUAGE_MODELS:
+        raise ValueError(
+            f"No network for text is called {name!r}. Choose one of {', '.join(LANGUAGE_MODELS)}."
+        )
+    return LANGUAGE_MODELS[name](vocabulary, length)
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
@@ -43,4 +65,4 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     >>> len(repeated_blocks(network("resnet110", (3, 32, 32), 10)))
     36
     """
-    return [module for module in model.modules() if isinstance(module, Bottleneck)]
+    return [module for module in model.modules() if isinstance(module, Bottleneck | Block)]

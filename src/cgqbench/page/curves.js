@@ -6,6 +6,16 @@ function swatch(parent, line) {
   drawn(picture, "line", { x1: 0, x2: 26, y1: 4, y2: 4, ...stroke });
 }
 
+// As the tables have it: three digits, four from 1 on, and the spread to the decimals of the mean.
+function meanAndSpread({ mean, spread }, accuracy) {
+  const size = Math.abs(mean);
+  if (!accuracy && (size < 1e-4 || size >= 1e6)) return shown(mean) + (spread ? ` ± ${shown(spread)}` : "");
+  const decimals = accuracy ? 2 : Math.max(0, (size < 1 ? 2 : 3) - Math.floor(Math.log10(size)));
+  const least = 10 ** -decimals;
+  const around = spread < least / 2 ? `<${least.toFixed(decimals)}` : spread.toFixed(decimals);
+  return mean.toFixed(decimals) + (spread ? ` ± ${around}` : "");
+}
+
 function curves(root, chart) {
   const [metric, axis] = [root.querySelector(".metric"), root.querySelector(".axis")];
   const [log, late] = [root.querySelector(".log"), root.querySelector(".late")];
@@ -110,7 +120,6 @@ function curves(root, chart) {
       line, point: reached(points), over: points[points.length - 1].place < cursor,
     }));
     const accuracy = metric.value.endsWith("accuracy");
-    const number = (value) => (accuracy ? value.toFixed(2) : shown(Number(value.toPrecision(3))));
     const there = rows.filter(({ point }) => point);
     there.sort((one, other) => (accuracy ? -1 : 1) * (one.point.mean - other.point.mean));
     readout.replaceChildren();
@@ -122,7 +131,7 @@ function curves(root, chart) {
       made(row, "b", {}, text);
     };
     for (const { line, point } of there) {
-      told(line, number(point.mean) + (point.spread ? ` ± ${number(point.spread)}` : ""));
+      told(line, meanAndSpread(point, accuracy));
     }
     for (const { line } of rows.filter(({ over }) => over)) told(line, line.state);
     // Losses fall and accuracies rise: out of the way is above or below them.
