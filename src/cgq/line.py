@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cgq.flat import Buffer
 from cgq.geometry import Shape
-from cgq.memory import Memory, Residual
+from cgq.memory import Residual, Vectors
 from cgq.scalars import Number
 
 
@@ -22,7 +22,7 @@ class Line:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Vectors,
         grads: list[Tensor],
         shapes: Sequence[Shape],
         *,
@@ -56,7 +56,8 @@ class Line:
                 torch._foreach_mul_(thetas, 1.0 - shrink)
             if self._b:
                 torch._foreach_add_(thetas, directions, alpha=step * self._b)
-            torch._foreach_add_(thetas, grads, alpha=-step * self._a * self._sign)
+            if self._a:
+                torch._foreach_add_(thetas, grads, alpha=-step * self._a * self._sign)
 
     def move_back(self) -> None:
         """Put the parameters back to θ, bit for bit."""
@@ -73,7 +74,7 @@ class FlatLine:
     """
 
     def __init__(
-        self, memory: Memory, snapshot: Buffer, shapes: Sequence[Shape], *, a: Number, b: Number
+        self, memory: Vectors, snapshot: Buffer, shapes: Sequence[Shape], *, a: Number, b: Number
     ) -> None:
         self._memory, self._snapshot, self._shapes = memory, snapshot, shapes
         self._a, self._b = a, b
@@ -105,8 +106,9 @@ class FlatLine:
             step = alpha * shape.ratio
             if shape.decoupled:
                 theta = torch.mul(theta, _factor(1.0 - step * shape.decoupled, point), out=point)
-            torch.addcmul(theta, r, _factor(step * self._a, point), out=point)
-            torch.addcmul(point, p, _factor(step * self._b, point), out=point)
+            if isinstance(self._a, Tensor) or self._a:
+                theta = torch.addcmul(theta, r, _factor(step * self._a, point), out=point)
+            torch.addcmul(theta, p, _factor(step * self._b, point), out=point)
         if self._joined is None:
             torch._foreach_copy_(self._thetas, self._point.views)
 
@@ -126,7 +128,7 @@ def _factor(number: Number, like: Tensor) -> Tensor:
 
 
 def drift(
-    memory: Memory,
+    memory: Vectors,
     new: Residual,
     shapes: Sequence[Shape],
     alpha: Number,
@@ -161,7 +163,7 @@ def drift(
 
 
 def _drift_flat(
-    memory: Memory,
+    memory: Vectors,
     values: list[Tensor],
     shapes: Sequence[Shape],
     alpha: Number,

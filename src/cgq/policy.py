@@ -1,4 +1,4 @@
-"""When to search, how found steps are averaged, how the first trial shrinks. Numbers only."""
+"""When to search, how steps are averaged, how the first trial shrinks. Numbers only."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
 CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
+LIFT = 64.0  # within as much of 1 a factor needs no lift ...
+MAX_LIFT = 2.0**40  # ... and none goes further: an optimizer may not heed its rate
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -75,3 +77,17 @@ def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) ->
     """
     needed = least(CLEAR * noise / choose(slope < 0.0, -slope, math.inf), ceiling)
     return choose(needed > trial, needed, trial)
+
+
+def lifted(lift: float, factor: float) -> float:
+    """What to multiply another optimizer's rates by, so that its update is seen in θ's digits.
+
+    `factor` is how much of an update made with `lift` was applied. Where that is far from 1, the
+    update was lost in the rounding of θ, or θ in that of the update. Powers of two round nothing.
+
+    >>> lifted(1.0, 0.1), lifted(1.0, 5000.0), lifted(4096.0, 1.2), lifted(1.0, 0.0)
+    (1.0, 4096.0, 4096.0, 1.0)
+    """
+    if not factor or 1.0 / LIFT <= factor <= LIFT:
+        return lift
+    return min(max(lift * 2.0 ** round(math.log2(factor)), 1.0 / MAX_LIFT), MAX_LIFT)
