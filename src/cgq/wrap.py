@@ -16,7 +16,7 @@ from cgq.notices import CLASSIC
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.parabola import Fit, two_point
-from cgq.policy import lifted
+from cgq.policy import Lift
 from cgq.progress import DEFAULTS, Progress, read
 from cgq.proposal import Displacement, Proposal
 from cgq.rates import at_lifted_rates, full_rate, rates, schedule
@@ -78,7 +78,7 @@ class LineSearch(Searching):
         **{name: DEFAULTS[name] for name in ("step_size", "average", "steps")},
         **{name: DEFAULTS[name] for name in ("skipped", "rejected_fits")},
         **Watch()._asdict(),
-        "lift": 1.0,
+        **Lift()._asdict(),
     }
 
     _memory: Displacement | None
@@ -112,7 +112,8 @@ class LineSearch(Searching):
             seed=seed,
             maximize=False,
         )
-        super().__init__(base.param_groups, dict(base.defaults), model, process_group)
+        defaults = dict(getattr(base, "defaults", {}))
+        super().__init__(base.param_groups, defaults, model, process_group)
         self.__setstate__({})
 
     @property
@@ -221,12 +222,12 @@ class LineSearch(Searching):
                 objective.undo_buffers_unless(~outcome.skipped)
             else:
                 objective.undo()
-        lift = self.param_groups[0]["lift"]
-        self._record(outcome, [lift * rate for rate in rates(self.param_groups)])
-        applied = outcome.progress.step_size
+        first, applied = self.param_groups[0], outcome.progress.step_size
+        lift = Lift(first["lift"], first["lift_tries"])
+        self._record(outcome, [lift.lift * rate for rate in rates(self.param_groups)])
         if outcome.skipped is False and not isinstance(applied, Tensor):
             for group in self.param_groups:
-                group["lift"] = lifted(lift, applied)
+                group.update(lift.after(applied)._asdict())
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
         numbers = DEFAULTS | self._numbers_of(group)

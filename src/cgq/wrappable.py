@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import LBFGS, SparseAdam
 
 from cgq.searching import Searching
 
 
 def check(base: Any) -> None:
     """Raise where no line can be made of what `base` does."""
-    if not isinstance(base, Optimizer):
+    if isinstance(base, type) or not (hasattr(base, "param_groups") and hasattr(base, "step")):
         raise TypeError(
             f"LineSearch goes around an optimizer, not {base!r}: "
             "LineSearch(torch.optim.AdamW(model.parameters()))."
