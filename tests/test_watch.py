@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from wrapped_run import Run
 
 from cgq import CGQ, LineSearch
 from cgq.policy import LIFT_TRIES, Lift
 from cgq.watch import SETTLED, STUCK, Watch
-from wrapped_run import Run
 
 
 def quiet(losses: list[float], share: float = 0.8) -> Watch:

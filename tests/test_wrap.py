@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from test_quadratics import Quadratic, spectrum
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+from wrapped_run import Run, is_well
 
 from cgq import CGQ, LineSearch, least_squares, two_point
 from ids import option_id
-from test_quadratics import Quadratic, spectrum
-from wrapped_run import Run, is_well
 
 RHO = 0.01
 

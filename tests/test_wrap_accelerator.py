@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from test_accelerator import Looks, as_accelerator
 from wrapped_run import Run, adamw, is_well
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from test_transactions import assert_same
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from wrapped_run import adamw, is_well
 
 from cgq import LineSearch
-from test_transactions import assert_same
-from wrapped_run import adamw, is_well
 
 BASES: dict[str, Callable[[Any], Any]] = {
     "adamw": adamw,

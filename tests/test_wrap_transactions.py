@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from test_transactions import assert_same, raising
 from torch import Tensor
+from wrapped_run import Run, adamw, is_well
 
 from ids import option_id
-from test_transactions import assert_same, raising
-from wrapped_run import Run, adamw, is_well
 
 
 def rmsprop(params: Any) -> torch.optim.Optimizer:

@@ -121,7 +121,7 @@ class Twin:
 
         searches = f is not None and (
             self.average is None
-            or (self.max_relative_step is not None and 0 < self.search_prob and self.alert)
+            or (self.max_relative_step is not None and self.search_prob > 0 and self.alert)
             or coin(self.seed, self.steps, self.search_prob)
         )
         if f is not None:
