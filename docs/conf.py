@@ -29,7 +29,15 @@ nitpicky = True
 # What other libraries document: their inventories lie on the network.
 nitpick_ignore_regex = [
     (r"py:.*", rf"{library}\..*")
-    for library in ("torch", "lightning", "transformers", "collections", "numpy", "typing")
+    for library in (
+        "torch",
+        "lightning",
+        "transformers",
+        "collections",
+        "contextlib",
+        "numpy",
+        "typing",
+    )
 ]
 
 html_theme = "furo"

@@ -428,9 +428,13 @@ def check_step(program: Program, net: Net, optimizer: CGQ, plan: Plan, seen: Cou
         if step.calls > 1:
             assert frozen(net.gradients()) == frozen(step.grads), "a probe changed .grad"
         return
-    assert step.calls - 1 == (search.evaluations if search else 0) or plan.closure == "bare", (
-        "measured twice at one point"
-    )
+    probes = step.calls - 1
+    if program.gathered and search is None:  # begun before the host saw that there is no way down
+        assert probes <= 2
+    else:
+        assert probes == (search.evaluations if search else 0) or plan.closure == "bare", (
+            "measured twice at one point"
+        )
     assert frozen(net.gradients()) == frozen(step.grads), "a probe changed .grad"
     loss = step.losses[0] if step.losses else None
     if plan.closure != "bare":

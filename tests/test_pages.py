@@ -22,16 +22,22 @@ LIGHTNING = (
     "ignore:The number of training batches .* is smaller than the logging interval",
     "ignore:Checkpoint directory .* exists and is not empty",
 )
-WARNINGS = {"docs/lightning.md": LIGHTNING}
+COMPILE = ("ignore:`torch.jit.* is deprecated:DeprecationWarning",)  # torch of itself
+WARNINGS = {"docs/lightning.md": LIGHTNING, "docs/compile.md": COMPILE}
 
 # What development does not install: timm brings torchvision, and that a torch of its own.
 ONLY_WITH = {"docs/timm.md": "timm"}
+
+# What runs on two ranks: tests/two_ranks.py runs it there.
+ELSEWHERE = {"docs/distributed.md"}
 
 
 def pages_with_code() -> list[object]:
     marked = []
     for page in PAGES:
-        if any(block.language == "python" for block in blocks(page)):
+        if name(page) not in ELSEWHERE and any(
+            block.language == "python" for block in blocks(page)
+        ):
             filters = WARNINGS.get(name(page), ())
             marks = [pytest.mark.filterwarnings(each) for each in filters]
             marked.append(pytest.param(page, id=name(page), marks=marks))

@@ -17,7 +17,13 @@ from pages import ROOT
 
 import cgq
 
-HOSTS = {"cgq.lightning.CGQ", "cgq.lightning.StepMonitor", "cgq.huggingface.CGQTrainer"}
+HOSTS = {
+    "cgq.lightning.CGQ",
+    "cgq.lightning.StepMonitor",
+    "cgq.huggingface.CGQTrainer",
+    "cgq.skorch.CGQNet",
+    "cgq.timm.register",
+}
 
 
 def test_the_site(tmp_path: Path) -> None:

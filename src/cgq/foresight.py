@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from cgq.parabola import Fit, least_squares, two_point
-from cgq.scalars import Number, choose, is_finite, least, stacked
+from cgq.scalars import Number, as_tensor, choose, is_finite, least, stacked
 from cgq.search import BACKTRACK
 
 # The fits that make of one trial what `two_point` makes of it.
@@ -50,19 +50,22 @@ def foreseen(
     The host would have to wait for each loss before it could say where the next is measured. So
     the first fit, `two_point`, is made where the losses are, and all is read at once. The search
     stays with `quadratic_search`, which finds in `losses` what it asks for, or measures further.
-    Where the search ends with the first trial, the second measurement was in vain. `land` moves
+    Where the search ends with the first trial, the second measurement was in vain, and both where
+    the host then sees that there was nothing to search. `land` moves
     the parameters to where a search that chooses the last trial would take them: the α applied.
     """
+    # All of them tensors: of a float and a tensor torch makes another quotient than the host.
+    plan = Plan(*(as_tensor(number, device) for number in plan))
     steps = [plan.trial]
-    losses = [phi(plan.trial)]
+    losses = [as_tensor(phi(plan.trial), device)]
     if twice:
         steps.append(_next_trial(plan, losses[0]))
-        losses.append(phi(steps[1]))
+        losses.append(as_tensor(phi(steps[1]), device))
     landed = land(steps[-1])
     *numbers, landed = stacked(device, *plan, *steps, *losses, landed).tolist()
     plan = Plan(*numbers[: len(plan)])
     steps, losses = numbers[len(plan) : -len(losses)], numbers[-len(losses) :]
-    known = dict(zip(steps, losses, strict=True))
+    known = dict(zip(steps[::-1], losses[::-1], strict=True))  # at one point, the first counts
     return Foreseen(plan, known, landed, len(steps) - len(known))
 
 

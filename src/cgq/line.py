@@ -104,11 +104,11 @@ class FlatLine:
         ):
             shape = self._shapes[run.group]
             step = alpha * shape.ratio
-            if shape.decoupled:
-                theta = torch.mul(theta, _factor(1.0 - step * shape.decoupled, point), out=point)
+            kept = 1.0 - step * shape.decoupled if shape.decoupled else 1.0
+            moves = [(p, step * self._b)]
             if isinstance(self._a, Tensor) or self._a:
-                theta = torch.addcmul(theta, r, _factor(step * self._a, point), out=point)
-            torch.addcmul(theta, p, _factor(step * self._b, point), out=point)
+                moves.insert(0, (r, step * self._a))
+            _combine(point, theta, kept, *moves)
         if self._joined is None:
             torch._foreach_copy_(self._thetas, self._point.views)
 
@@ -119,6 +119,21 @@ class FlatLine:
             torch._foreach_copy_(self._thetas, self._snapshot.views)
         else:
             torch._foreach_copy_(self._joined.blocks, self._snapshot.blocks)
+
+
+def _combine(out: Tensor, start: Tensor, kept: Number, *moves: tuple[Tensor, Number]) -> None:
+    """out ← kept·start + Σ vector·factor over the moves, rounded once to a narrow dtype."""
+    wide = torch.promote_types(out.dtype, torch.float32)
+    total = out
+    if wide != out.dtype:
+        total = start.to(wide)
+        start = total
+    if isinstance(kept, Tensor) or kept != 1.0:
+        start = torch.mul(start, _factor(kept, total), out=total)
+    for vector, factor in moves:
+        start = torch.addcmul(start, vector.to(wide), _factor(factor, total), out=total)
+    if total is not out:
+        out.copy_(total)
 
 
 def _factor(number: Number, like: Tensor) -> Tensor:
@@ -172,23 +187,15 @@ def _drift_flat(
 ) -> None:
     """The same where kernels count. What was left out is r = 0 here."""
     joined = memory.joined_params.of(values)
-    moved = joined or memory.layout.zeros()
+    moved = joined or memory.layout.gathered(values)
     residual = memory.scratch if memory.residual is None else memory.residual
     for run, theta, r, p in zip(
         memory.layout.runs, moved.parts, residual.parts, memory.direction.parts, strict=True
     ):
         shape = shapes[run.group]
         step = alpha * shape.ratio
-        if shape.decoupled and joined:
-            theta.mul_(_factor(1.0 - step * shape.decoupled, theta))
-        if nesterov:
-            theta.addcmul_(r, _factor(step, theta))
-        theta.addcmul_(p, _factor(step * beta if nesterov else step, theta))
-    if joined:
-        return
-    for part in memory.layout.sections:
-        shape, thetas = shapes[part.group], part.of(values)
-        if shape.decoupled:
-            factor = 1.0 - alpha * shape.ratio * shape.decoupled
-            torch._foreach_mul_(thetas, _factor(factor, thetas[0]))
-        torch._foreach_add_(thetas, part.of(moved.views))
+        kept = 1.0 - step * shape.decoupled if shape.decoupled else 1.0
+        moves = [(r, step), (p, step * beta)] if nesterov else [(p, step)]
+        _combine(theta, theta, kept, *moves)
+    if joined is None:
+        torch._foreach_copy_(values, moved.views)

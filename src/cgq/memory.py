@@ -126,6 +126,11 @@ class Memory(Vectors):
         for param in self.fresh:
             state.pop(param, None)
 
+    def is_first_and_idle(self, grads: list[Tensor]) -> bool:
+        """Whether nothing is remembered of any parameter, and no gradient asks for a move."""
+        all_fresh = len(self.fresh) == len(self.layout.params)
+        return all_fresh and not any(bool(grad.any()) for grad in grads)
+
     def new_residual(self, grads: list[Tensor], sign: float, decays: Sequence[float]) -> Residual:
         """r = -(sign·∇f + decay·θ), with one decay per group."""
         layout = self.layout

@@ -135,11 +135,11 @@ class CGQ(Searching):
             callable(self.options.momentum),
             lambda: Layout(params, numbers, whole_of(params, self._ranks)),
         )
-        if objective is None and memory.fresh and not ceiling:
+        grads = [real(param.grad) for param in params if param.grad is not None]
+        if objective is None and not ceiling and memory.is_first_and_idle(grads):
             memory.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return
         try:
-            grads = [real(param.grad) for param in params if param.grad is not None]
             shared: dict[str, Any] = {
                 "options": self.options,
                 "ranks": self._ranks,

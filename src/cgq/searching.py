@@ -36,7 +36,7 @@ class Searching(Optimizer):
     options: Options
     _memory: Vectors | None
     last_search: Search | None
-    """What the search of the last step saw; None: it did not search."""
+    """What the last step saw in its search, or None if it did not search."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """How a network's passes are computed: in which precision, in which memory layout, compiled or not.
 
 On a GPU, TF32 and channels-last weights, with kernels that repeat themselves bit for bit; `fast`
-adds bf16 and compiled blocks, with the same accuracy (results/gpu.txt). On a CPU, as torch does.
+means bf16 and compiled blocks instead. On a CPU, as torch does.
 """
 
 from __future__ import annotations
