@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from wrapped_run import is_well
 
 from cgq import LineSearch
-from wrapped_run import is_well
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
