@@ -5,11 +5,13 @@ from cgq.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, p
 from cgq.optimizer import CGQ
 from cgq.parabola import Parabola, least_squares, two_point
 from cgq.search import Search, quadratic_search
+from cgq.wrap import LineSearch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CGQ",
+    "LineSearch",
     "Parabola",
     "Search",
     "anytime_average",

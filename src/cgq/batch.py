@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from cgq.closure import loss_value
-from cgq.flat import Buffer, Vector
+from cgq.flat import Vector
 from cgq.foresight import Plan
 from cgq.geometry import Geometry, Shape, measured_geometry
+from cgq.ground import Ground, Snapshot
 from cgq.memory import Memory
 from cgq.momentum import momentum_of
 from cgq.options import Options
-from cgq.policy import FIRST_TRIAL, clear_trial, first_trial
-from cgq.precision import rounding
+from cgq.policy import FIRST_TRIAL, clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, least, stacked
+from cgq.scalars import Number, choose, is_finite, least
 
 
-class Snapshot:
-    """θ of before the step.
-
-    It refers to no batch, so that it goes with its step: waiting for the collector of garbage, it
-    would leave copies of the network in a device's memory.
-    """
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
-    @cached_property
-    def buffer(self) -> Buffer:
-        """As one vector, of which the parameters are then moved away."""
-        layout = self._memory.layout
-        joined = self._memory.joined_params.of(layout.values())
-        if joined is None:
-            return layout.gathered(layout.values())
-        blocks = [block.clone() for block in joined.blocks]
-        return Buffer(blocks, layout.parts_of(blocks), [])
-
-    def parts(self) -> Iterable[Tensor]:
-        """Run by run."""
-        layout = self._memory.layout
-        if layout.on_host:  # where a gathered copy would gain nothing
-            return layout.parts(layout.values(), self._memory.scratch.views)
-        return self.buffer.parts
-
-
-class Batch:
+class Batch(Ground):
     """A mini-batch's gradient next to what is remembered of those before.
 
-    `max_step` is the absolute ceiling of α. Nothing is changed here, and no number is read that
-    the host would have to wait for.
+    `max_step` is the absolute ceiling of α. Nothing is changed here.
     """
 
     def __init__(
@@ -68,8 +37,8 @@ class Batch:
         progress: Progress,
         unclipped: list[Tensor] | None,
     ) -> None:
-        self._memory, self._shapes, self._max_step = memory, shapes, max_step
-        self._options, self._ranks, self._before = options, ranks, progress
+        super().__init__(memory, options, ranks, progress, max_step)
+        self._memory, self._shapes = memory, shapes
         self.sign = -1.0 if options.maximize else 1.0
         self.decays = [shape.coupled for shape in shapes]
         self.residual = memory.new_residual(grads, self.sign, self.decays)
@@ -88,7 +57,7 @@ class Batch:
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from, of a loss whose relative error is seen to be `error`."""
         phi_0, gg, beta, reached, *products = self._agreed(
-            self.sign * self._value(loss), *self._always(), *self._geometry(with_slope=True)
+            self._value(loss), *self._always(), *self._geometry(with_slope=True)
         )
         geometry = Geometry(*products)
         beta, reach = self._within_range(gg, beta, reached)
@@ -97,33 +66,18 @@ class Batch:
         beta, reach = choose(climbs, 0.0, beta), choose(climbs, gg**0.5, reach)
         slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
         ceiling = self._ceiling(geometry, beta, reach)
-        noise = max(error, rounding(self._memory.layout.dtypes)) * abs(phi_0)
+        noise = self._noise(phi_0, error)
         trial = clear_trial(self.first_trial(ceiling), slope, noise, ceiling)
         return Plan(phi_0, gg, slope, ceiling, trial, beta, reach, noise)
-
-    def first_trial(self, ceiling: Number) -> Number:
-        """What a search tries first, unless noise asks for more."""
-        if not self._options.shrinks_trial:
-            return ceiling
-        return first_trial(self._options.probe, ceiling) * self._before.decay.scale
 
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
         """The same without the slope, which is 0.0 here; the trial is the average step."""
         phi_0, gg, beta, reached, *products = self._agreed(
-            0.0 if loss is None else self._value(loss),
-            *self._always(),
-            *self._geometry(with_slope=False),
+            self._value(loss), *self._always(), *self._geometry(with_slope=False)
         )
         beta, reach = self._within_range(gg, beta, reached)
         ceiling = self._ceiling(Geometry(*products), beta, reach)
         return Plan(phi_0, gg, 0.0, ceiling, self.average_step(ceiling), beta, reach, 0.0)
-
-    def average_step(self, ceiling: Number) -> Number:
-        """The averaged step under this ceiling; before any search, what a search tries first."""
-        average = self._before.average
-        if self._options.max_relative_step is not None:
-            return (average or 1.0) * ceiling
-        return least(average or first_trial(self._options.probe, self._max_step), ceiling)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""
@@ -177,14 +131,3 @@ class Batch:
         squared = geometry.tt / length
         usable = (squared > 0) & is_finite(squared)
         return least(ceiling, choose(usable, rho * squared**0.5, FIRST_TRIAL))
-
-    def _value(self, loss: Tensor | float) -> Number:
-        return loss_value(loss, self._memory.layout.device)
-
-    def _agreed(self, *numbers: Number) -> list[Number]:
-        """The numbers as the ranks see them together: floats on the host, elsewhere unread."""
-        layout = self._memory.layout
-        if not self._ranks.several:
-            return [float(x) for x in numbers] if layout.on_host else list(numbers)
-        agreed = self._ranks.mean(stacked(layout.device, *numbers))
-        return agreed.tolist() if layout.on_host else list(agreed.unbind())

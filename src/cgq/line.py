@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cgq.flat import Buffer
 from cgq.geometry import Shape
-from cgq.memory import Memory, Residual
+from cgq.memory import Residual, Vectors
 from cgq.scalars import Number
 
 
@@ -22,7 +22,7 @@ class Line:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Vectors,
         grads: list[Tensor],
         shapes: Sequence[Shape],
         *,
@@ -56,7 +56,8 @@ class Line:
                 torch._foreach_mul_(thetas, 1.0 - shrink)
             if self._b:
                 torch._foreach_add_(thetas, directions, alpha=step * self._b)
-            torch._foreach_add_(thetas, grads, alpha=-step * self._a * self._sign)
+            if self._a:
+                torch._foreach_add_(thetas, grads, alpha=-step * self._a * self._sign)
 
     def move_back(self) -> None:
         """Put the parameters back to θ, bit for bit."""
@@ -73,7 +74,7 @@ class FlatLine:
     """
 
     def __init__(
-        self, memory: Memory, snapshot: Buffer, shapes: Sequence[Shape], *, a: Number, b: Number
+        self, memory: Vectors, snapshot: Buffer, shapes: Sequence[Shape], *, a: Number, b: Number
     ) -> None:
         self._memory, self._snapshot, self._shapes = memory, snapshot, shapes
         self._a, self._b = a, b
@@ -104,7 +105,10 @@ class FlatLine:
             shape = self._shapes[run.group]
             step = alpha * shape.ratio
             kept = 1.0 - step * shape.decoupled if shape.decoupled else 1.0
-            _combine(point, theta, kept, (r, step * self._a), (p, step * self._b))
+            moves = [(p, step * self._b)]
+            if isinstance(self._a, Tensor) or self._a:
+                moves.insert(0, (r, step * self._a))
+            _combine(point, theta, kept, *moves)
         if self._joined is None:
             torch._foreach_copy_(self._thetas, self._point.views)
 
@@ -139,7 +143,7 @@ def _factor(number: Number, like: Tensor) -> Tensor:
 
 
 def drift(
-    memory: Memory,
+    memory: Vectors,
     new: Residual,
     shapes: Sequence[Shape],
     alpha: Number,
@@ -174,7 +178,7 @@ def drift(
 
 
 def _drift_flat(
-    memory: Memory,
+    memory: Vectors,
     values: list[Tensor],
     shapes: Sequence[Shape],
     alpha: Number,

@@ -40,7 +40,39 @@ def renewed(
     return Memory(layout(), state, with_residual)
 
 
-class Memory:
+class Vectors:
+    """A direction and a scratch vector, each flat: what a step along a line works with."""
+
+    residual: Buffer | None = None
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.direction = layout.zeros()
+        self.scratch = layout.zeros()
+        self.joined_params = Joined(layout)
+
+    def remember(self, new: Residual, beta: float) -> None:
+        """Take in the residual of a step that was taken."""
+
+    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
+        """The same only where `keep` is true, which the host does not read."""
+
+    def is_gathered(self, residual: Residual) -> bool:
+        """Whether the residual lies in the scratch vector, which a search overwrites."""
+        return residual.tensors is self.scratch.views
+
+    def residual_at_snapshot(
+        self, grads: list[Tensor], sign: float, decays: Sequence[float]
+    ) -> Residual:
+        """r = -(sign·∇f + decay·θ), made in the scratch vector from the θ it holds."""
+        for section in self.layout.sections:
+            thetas = section.of(self.scratch.views)
+            torch._foreach_mul_(thetas, -decays[section.group])
+            torch._foreach_add_(thetas, section.of(grads), alpha=-sign)
+        return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
+
+
+class Memory(Vectors):
     """Direction p, residual r of the last step and a scratch vector, each flat.
 
     p and r are also the per-parameter entries "direction" and "residual" of `state`, as views, so
@@ -49,11 +81,9 @@ class Memory:
     """
 
     def __init__(self, layout: Layout, state: State, with_residual: bool) -> None:
-        self.layout = layout
-        self.direction = layout.zeros()
+        super().__init__(layout)
         self.residual = layout.zeros() if with_residual else None
-        self.scratch = layout.zeros()
-        self.joined_params, self._joined_grads = Joined(layout), Joined(layout)
+        self._joined_grads = Joined(layout)
         self.fresh = [param for param in layout.params if not state.get(param)]
         self._entries = {"direction": self._seen_per_parameter(self.direction)}
         if self.residual is not None:
@@ -125,20 +155,6 @@ class Memory:
         blocks = self.scratch.blocks
         for r, g in zip(blocks, blocks if sources is None else sources.blocks, strict=True):
             torch.mul(g, -sign, out=r)
-
-    def residual_at_snapshot(
-        self, grads: list[Tensor], sign: float, decays: Sequence[float]
-    ) -> Residual:
-        """The same, made in the scratch vector from the θ it holds."""
-        for section in self.layout.sections:
-            thetas = section.of(self.scratch.views)
-            torch._foreach_mul_(thetas, -decays[section.group])
-            torch._foreach_add_(thetas, section.of(grads), alpha=-sign)
-        return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
-
-    def is_gathered(self, residual: Residual) -> bool:
-        """Whether the residual lies in the scratch vector, which a search overwrites."""
-        return residual.tensors is self.scratch.views
 
     def remember(self, new: Residual, beta: float) -> None:
         """p ← r + βp and the residual ← r."""

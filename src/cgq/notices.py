@@ -21,6 +21,12 @@ OTHER_DRAWS = (
     "torch.compile reached its recompile_limit, one pass had compiled dropout and the other eager: "
     "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
 )
+STUCK = (
+    "The loss is still about where it began, after a thousand steps or more: the mean of the last "
+    "hundred is not 1 % below that of the first twenty. If the network answers alike whatever it "
+    "is given, its units may have died in steps too long for it: begin again with a third of "
+    "max_relative_step. Otherwise look at data, targets and initial weights."
+)
 
 
 class Notices:

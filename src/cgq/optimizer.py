@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 
-from cgq.closure import Closure
+from cgq.batch import Batch
 from cgq.flat import Layout, real, with_gradients
-from cgq.geometry import Shape, shapes_of
-from cgq.memory import renewed
+from cgq.geometry import shapes_of
+from cgq.memory import Memory, renewed
 from cgq.momentum import Rule, polak_ribiere
 from cgq.notices import CLASSIC
 from cgq.objective import Objective
@@ -25,11 +23,10 @@ from cgq.options import (
     refuse_strays,
 )
 from cgq.parabola import Fit, two_point
-from cgq.policy import coin
-from cgq.progress import Progress, count_rejected, count_skipped
+from cgq.progress import Progress
 from cgq.searching import Searching
 from cgq.shards import whole_of
-from cgq.step import Outcome, Step
+from cgq.step import Step
 
 
 class CGQ(Searching):
@@ -78,6 +75,8 @@ class CGQ(Searching):
     >>> optimizer.last_search.accepted
     True
     """
+
+    _memory: Memory | None
 
     def __init__(
         self,
@@ -130,26 +129,6 @@ class CGQ(Searching):
         self.options = options
         self._set_by_groups |= shared
 
-    # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
-    @_disable_dynamo
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
-        """Take one step and return the loss at the point it started from.
-
-        `closure` is one of: `closure() -> loss`; `closure(backward) -> loss`, which calls
-        backward() if asked to; a classic torch closure, which always does. Without one, the
-        gradients at hand and the average step are used.
-        """
-        self.last_search = None
-        if closure is None:
-            self._take_step(None, None)
-            self._caller.gradients_are_done_with(self._params())
-            return None
-        with self._caller.first_pass(closure, self._params()) as (objective, loss):
-            self._ranks.refuse_join(self._caller.modules)
-            self._take_step(objective, loss)
-        return loss
-
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
         numbers, params = with_gradients(self.param_groups)
         if not params:
@@ -169,16 +148,14 @@ class CGQ(Searching):
             memory.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return
         try:
-            step = Step(
-                memory,
-                grads,
-                shapes,
-                ceiling,
-                options=self.options,
-                ranks=self._ranks,
-                progress=Progress.of(self.param_groups[0]),
-                unclipped=self._caller.unclipped.gradients(params),
-            )
+            shared: dict[str, Any] = {
+                "options": self.options,
+                "ranks": self._ranks,
+                "progress": Progress.of(self.param_groups[0]),
+            }
+            unclipped = self._caller.unclipped.gradients(params)
+            batch = Batch(memory, grads, shapes, ceiling, unclipped=unclipped, **shared)
+            step = Step(memory, grads, shapes, batch, **shared)
             if objective is not None and loss is not None and ceiling and self._is_due():
                 if objective.runs_backward:
                     self._caller.notices.give(CLASSIC)
@@ -196,18 +173,8 @@ class CGQ(Searching):
             memory.fresh.clear()
             if isinstance(outcome.skipped, Tensor) and objective is not None:
                 objective.undo_buffers_unless(~outcome.skipped)
-        self._record(outcome, shapes)
+        self._record(outcome, [shape.ratio for shape in shapes])
 
     def _is_due(self) -> bool:
-        """Whether this batch is searched: by the coin, but always before any step was found."""
-        first = self.param_groups[0]
-        due = coin(self.options.seed, first["steps"], self.options.search_prob)
-        return due or not first["average"]
-
-    def _record(self, outcome: Outcome, shapes: list[Shape]) -> None:
-        self.last_search = outcome.search
-        for shape, group in zip(shapes, self.param_groups, strict=True):
-            count_skipped(group, outcome.skipped)
-            count_rejected(group, outcome.search)
-            if outcome.skipped is not True:
-                outcome.progress.write(group, shape.ratio)
+        """By the coin or if the run calls for it, but always before any step was found."""
+        return super()._is_due() or not self.param_groups[0]["average"]

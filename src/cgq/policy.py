@@ -1,4 +1,4 @@
-"""When to search, how found steps are averaged, how the first trial shrinks. Numbers only."""
+"""When to search, how steps are averaged, how the first trial shrinks. Numbers only."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
 CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
+LIFT = 64.0  # within as much of 1 a factor needs no lift
+LIFT_TRIES = 5  # in a row, until it is clear that the rate is not heeded
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -75,3 +77,32 @@ def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) ->
     """
     needed = least(CLEAR * noise / choose(slope < 0.0, -slope, math.inf), ceiling)
     return choose(needed > trial, needed, trial)
+
+
+class Lift(NamedTuple):
+    """What to multiply another optimizer's rates by, so that its update shows in θ's digits.
+
+    Where much more than the update is applied, much of it was lost in the rounding of θ. Powers of
+    two round nothing. An optimizer whose update does not grow with its rate is left alone.
+
+    >>> lift = Lift().after(factor=5000.0)
+    >>> lift.lift, lift.after(factor=1.2).lift
+    (4096.0, 4096.0)
+    >>> for _ in range(LIFT_TRIES):
+    ...     lift = lift.after(factor=5000.0)
+    >>> lift.lift
+    1.0
+    """
+
+    lift: float = 1.0
+    lift_tries: int = 0
+
+    def after(self, factor: float) -> Lift:
+        """After a step that applied `factor` of an update made with this lift."""
+        wanted = self.lift * 2.0 ** round(math.log2(factor)) if factor > 0.0 else self.lift
+        wanted = max(wanted, 1.0)
+        if not factor or 1.0 / LIFT <= wanted / self.lift <= LIFT:
+            return Lift(self.lift, 0)
+        if self.lift_tries < LIFT_TRIES:
+            return Lift(wanted, self.lift_tries + 1)
+        return Lift(1.0, self.lift_tries)

@@ -52,7 +52,7 @@ def _is_writable(tensor: Tensor) -> bool:
     return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
 
 
-def _copies(tensors: list[Tensor]) -> list[Tensor | None]:
+def copies(tensors: list[Tensor]) -> list[Tensor | None]:
     """Copies of the tensors; None of one that is not writable."""
     copies: list[Tensor | None] = [None] * len(tensors)
     alike: dict[Any, list[int]] = {}  # on an accelerator one kernel copies many
@@ -81,7 +81,7 @@ class _Buffers:
             for module, saved in self._saved.items()
             for name, tensor in _buffers(module).items()
         ]
-        values = _copies([tensor for _, _, tensor in places])
+        values = copies([tensor for _, _, tensor in places])
         for (saved, name, tensor), value in zip(places, values, strict=True):
             saved[name] = _Saved(tensor, value)
 

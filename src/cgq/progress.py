@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from cgq.policy import TrialDecay
 from cgq.scalars import Number
 from cgq.search import Search
+from cgq.watch import Watch
 
 # In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
 # keep. The same in every group, but for step_size.
@@ -23,6 +25,7 @@ DEFAULTS: dict[str, float | int] = {
     "trial_scale": 1.0,
     "trial_total": 0.0,
     "trial_searches": 0,
+    **Watch()._asdict(),
 }
 
 
@@ -51,9 +54,9 @@ class Progress(NamedTuple):
         group["trial_scale"], group["trial_total"], group["trial_searches"] = self.decay
 
 
-def read(group: dict[str, Any]) -> dict[str, float | int]:
-    """The numbers in `group`, read off the device where one was left there."""
-    values = {name: group[name] for name in DEFAULTS}
+def read(group: dict[str, Any], names: Iterable[str]) -> dict[str, float | int]:
+    """These numbers of `group`, read off the device where one was left there."""
+    values = {name: group[name] for name in names}
     return {
         name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()
     }

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.caller import Caller
-from cgq.memory import Memory
-from cgq.progress import DEFAULTS, read
+from cgq.closure import Closure
+from cgq.memory import Vectors
+from cgq.notices import STUCK
+from cgq.objective import Objective
+from cgq.options import Options
+from cgq.policy import coin
+from cgq.progress import DEFAULTS, count_rejected, count_skipped, read
 from cgq.ranks import Ranks
+from cgq.scalars import Number, stacked
 from cgq.search import Search
+from cgq.step import Outcome
+from cgq.watch import Watch
 
 
 class Searching(Optimizer):
     """An optimizer whose `step(closure)` may evaluate the closure more than once."""
 
+    NUMBERS: ClassVar[dict[str, float | int]] = DEFAULTS
+    """What it keeps in its parameter groups from step to step, as it is at first."""
+
+    options: Options
+    _memory: Vectors | None
     last_search: Search | None
     """What the last step saw in its search, or None if it did not search."""
 
@@ -30,7 +46,7 @@ class Searching(Optimizer):
         process_group: ProcessGroup | None,
     ) -> None:
         self._attach(model, process_group)
-        super().__init__(params, {**defaults, **DEFAULTS})
+        super().__init__(params, {**defaults, **self.NUMBERS})
         self._caller.has_found(self._params())
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
@@ -38,7 +54,8 @@ class Searching(Optimizer):
         self.last_search = None
         self._caller = Caller(model)
         self._ranks = Ranks(process_group)
-        self._memory: Memory | None = None
+        self._memory = None
+        self._unread: list[Number] = []  # losses of steps that were not searched
 
     @property
     def model(self) -> nn.Module | None:
@@ -53,16 +70,93 @@ class Searching(Optimizer):
         if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
             self._attach(None, None)
         super().__setstate__(state)
-        self._memory = None
+        self._memory, self._unread = None, []
         for group in self.param_groups:  # states saved before a number existed
-            group.update(DEFAULTS | group)
+            group.update(self.NUMBERS | group)
 
     def state_dict(self) -> dict[str, Any]:
         """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
+        self._read_losses()
         state = super().state_dict()
         for group in state["param_groups"]:
-            group |= read(group)
+            group |= read(group, self.NUMBERS)
         return state
+
+    # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """Take one step and return the loss at the point it started from.
+
+        `closure` is one of: `closure() -> loss`; `closure(backward) -> loss`, which calls
+        backward() if asked to; a classic torch closure, which always does. Without one, the
+        gradients at hand and the average step are used.
+        """
+        self.last_search = None
+        if closure is None:
+            self._take_step(None, None)
+            self._caller.gradients_are_done_with(self._params())
+            return None
+        with self._caller.first_pass(closure, self._params()) as (objective, loss):
+            self._ranks.refuse_join(self._caller.modules)
+            self._take_step(objective, loss)
+        return loss
+
+    @abstractmethod
+    def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
+        """Move the parameters by the gradients in `.grad`."""
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether the loss and the share may ask for more searches than the coin."""
+        return self.options.max_relative_step is not None and 0.0 < self.options.search_prob < 1.0
+
+    def _is_due(self) -> bool:
+        """Whether this batch is searched."""
+        first = self.param_groups[0]
+        if self._is_watched and first["alert"]:
+            return True
+        return coin(self.options.seed, first["steps"], self.options.search_prob)
+
+    def _record(self, outcome: Outcome, ratios: list[float]) -> None:
+        """Write down what came of a step, of which each group took its ratio."""
+        self.last_search = outcome.search
+        for ratio, group in zip(ratios, self.param_groups, strict=True):
+            count_skipped(group, outcome.skipped)
+            count_rejected(group, outcome.search)
+            if outcome.skipped is not True:
+                self._write(outcome, group, ratio)
+        if self._is_watched and outcome.loss is not None:
+            self._unread.append(outcome.loss)
+            if not isinstance(outcome.loss, Tensor):
+                self._read_losses()
+            if outcome.search is not None and outcome.skipped is not True:
+                self._set_watch(self._watch().after_search(outcome.progress.average))
+                if self._watch().is_stuck:
+                    self._caller.notices.give(STUCK)
+
+    def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
+        outcome.progress.write(group, ratio)
+
+    def _watch(self) -> Watch:
+        return Watch.of(self.param_groups[0])
+
+    def _set_watch(self, watch: Watch) -> None:
+        for group in self.param_groups:
+            group.update(watch._asdict())
+
+    def _read_losses(self) -> None:
+        """Take in the losses since the host last looked, where that was not at each of them."""
+        if not self._unread:
+            return
+        watch, device = self._watch(), None
+        for loss in self._unread:
+            device = loss.device if isinstance(loss, Tensor) else device
+        losses = self._unread if device is None else stacked(device, *self._unread).tolist()
+        for loss in losses:
+            watch = watch.after_loss(loss)
+        self._set_watch(watch)
+        self._unread = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Zeros left in place count as no gradient."""

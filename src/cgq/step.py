@@ -1,4 +1,4 @@
-"""One step of CGQ: plan, line, search, move. Owns no state."""
+"""One step along a line: plan, search, move. Owns no state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cgq.batch import Batch
 from cgq.foresight import TWO_POINT_FIRST, Plan, foreseen
 from cgq.geometry import Shape
+from cgq.ground import Ground
 from cgq.line import FlatLine, Line, drift
-from cgq.memory import Memory
+from cgq.memory import Vectors
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.policy import smoothed
@@ -25,44 +25,35 @@ from cgq.search import Search, quadratic_search
 
 
 class Outcome(NamedTuple):
-    """What became of a step. `skipped` is a tensor where the host did not look."""
+    """What became of a step. `skipped` and `loss` are tensors where the host did not look."""
 
     progress: Progress
     skipped: bool | Tensor = False
     search: Search | None = None
+    loss: Number = None
+    """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
 
 
 class Step:
     """A mini-batch's gradient, ready to be turned into a move of the parameters.
 
-    `max_step` is the absolute ceiling of α. `unclipped` are the gradients of the loss where `grads`
-    are not. A step that is skipped has changed nothing.
+    `batch` knows slope and ceiling. A step that is skipped has changed nothing.
     """
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Vectors,
         grads: list[Tensor],
         shapes: Sequence[Shape],
-        max_step: float,
+        batch: Ground,
         *,
         options: Options,
         ranks: Ranks,
         progress: Progress,
-        unclipped: list[Tensor] | None = None,
     ) -> None:
         self._memory, self._grads, self._shapes = memory, grads, shapes
         self._options, self._ranks, self._before = options, ranks, progress
-        self._batch = Batch(
-            memory,
-            grads,
-            shapes,
-            max_step,
-            options=options,
-            ranks=ranks,
-            progress=progress,
-            unclipped=unclipped,
-        )
+        self._batch = batch
 
     def searched(self, objective: Objective, loss: Tensor | float) -> Outcome:
         """Move to the minimum of the parabola along the line."""
@@ -111,7 +102,8 @@ class Step:
         plan = self._batch.plan_without_search(loss)
         keep = is_finite(plan.phi_0) & is_finite(plan.gg)
         if self._memory.layout.on_host:
-            return self._drifted(plan) if keep else Outcome(self._before, skipped=True)
+            outcome = self._drifted(plan) if keep else Outcome(self._before, skipped=True)
+            return outcome._replace(loss=None if loss is None else plan.phi_0)
         # The host does not look: what is not finite is left out by `where`.
         alpha = choose(keep, plan.trial, 0.0)
         beta = choose(keep, plan.beta, self._before.beta)
@@ -119,12 +111,13 @@ class Step:
         self._memory.remember_where(keep, beta)
         self._drift(alpha, beta)
         progress = self._before._replace(step_size=alpha, beta=beta, reach=reach)
-        return Outcome(progress, skipped=~keep)
+        return Outcome(progress, skipped=~keep, loss=None if loss is None else plan.phi_0)
 
     def _without_line(self, plan: Plan) -> Outcome:
         if not _is_finite(plan):
             return Outcome(self._before, skipped=True)
-        return self._drifted(plan._replace(trial=self._batch.average_step(plan.ceiling)))
+        plan = plan._replace(trial=self._batch.average_step(plan.ceiling))
+        return self._drifted(plan)._replace(loss=plan.phi_0)
 
     def _drifted(self, plan: Plan) -> Outcome:
         self._memory.remember(self._batch.residual, plan.beta)
@@ -185,7 +178,7 @@ class Step:
             raise
         search = replace(search.seen_with(self._batch.sign), in_vain=in_vain)
         if not alpha:
-            return Outcome(before, skipped=True, search=search)
+            return Outcome(before, skipped=True, search=search, loss=plan.phi_0)
         objective.end_probes()
         new = self._batch.residual
         if memory.layout.on_host and memory.is_gathered(new):  # and overwritten by the line
@@ -194,7 +187,8 @@ class Step:
         decay = before.decay
         if options.shrinks_trial and not told_nothing:
             decay = decay.after(self._batch.first_trial(plan.ceiling), search.step_size)
-        return Outcome(Progress(alpha, plan.beta, average, decay, plan.reach), search=search)
+        progress = Progress(alpha, plan.beta, average, decay, plan.reach)
+        return Outcome(progress, search=search, loss=plan.phi_0)
 
 
 def _is_finite(plan: Plan) -> bool:

@@ -1,0 +1,145 @@
+"""Another optimizer's update as a line: how far it went, where it points, how far it may go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cgq.flat import Layout, Vector
+from cgq.foresight import Plan
+from cgq.ground import Ground, Snapshot
+from cgq.memory import Residual, Vectors
+from cgq.options import Options
+from cgq.policy import LIFT, clear_trial
+from cgq.progress import Progress
+from cgq.ranks import Ranks
+from cgq.scalars import Number, choose, is_finite
+
+
+class Displacement(Vectors):
+    """d = θ_after - θ_before, as direction, and θ_before, in the scratch vector."""
+
+    def serves(self, params: Sequence[Tensor]) -> bool:
+        """Whether it has a place for exactly these parameters."""
+        layout = self.layout
+        return layout.ids == list(map(id, params)) and layout.dtypes == [p.dtype for p in params]
+
+    def begin(self) -> None:
+        """Keep θ: someone is about to move it."""
+        torch._foreach_copy_(self.scratch.views, self.layout.values())
+
+    def end(self) -> None:
+        """Note how far it was moved, and put it back."""
+        values = self.layout.values()
+        torch._foreach_copy_(self.direction.views, values)
+        for d, theta in zip(self.direction.blocks, self.scratch.blocks, strict=True):
+            d.sub_(theta)
+        torch._foreach_copy_(values, self.scratch.views)
+
+    def undo(self) -> None:
+        """Put θ back."""
+        torch._foreach_copy_(self.layout.values(), self.scratch.views)
+
+    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
+        """Nothing is remembered; where `keep` is false there is no way to go."""
+        for d in self.direction.blocks:
+            d.masked_fill_(~keep.to(d.device), 0.0)
+
+
+class Proposal(Ground):
+    """The update that another optimizer makes of a batch's gradient.
+
+    Args:
+        memory: where the update is noted, once it is made.
+        grads: what it is made of, one per parameter.
+        unclipped: the gradients of the loss, where `grads` are not.
+        loss: at the old point, if known.
+        schedule: a factor on ρ.
+        maximize: whether the other optimizer climbs.
+        searched: whether the slope will be asked for.
+    """
+
+    def __init__(
+        self,
+        memory: Displacement,
+        grads: list[Tensor],
+        unclipped: list[Tensor] | None,
+        loss: Tensor | float | None,
+        *,
+        schedule: float,
+        maximize: bool,
+        searched: bool,
+        options: Options,
+        ranks: Ranks,
+        progress: Progress,
+    ) -> None:
+        super().__init__(memory, options, ranks, progress, max_step=1.0)
+        self.sign = -1.0 if maximize else 1.0
+        self._schedule, self._grads = schedule, grads
+        layout = memory.layout
+        self.decays = [0.0]
+        self.residual = Residual(grads, lambda: [], -self.sign)
+        self.snapshot = Snapshot(memory)
+        self.snapshot.buffer = memory.scratch
+        self._d = Vector(layout, lambda: memory.direction.parts)
+        self._theta = Vector(layout, lambda: memory.scratch.parts)
+        if searched or not layout.on_host:  # the other optimizer may write to what it is given
+            self._held = layout.gathered(grads)
+            g = Vector(layout, lambda: self._held.parts, self.sign)
+        else:
+            g = _as_it_lies(layout, grads, memory, self.sign)
+        self._f = g if unclipped is None else _as_it_lies(layout, unclipped, memory, self.sign)
+        self._phi_0, self._gg = self._agreed(self._value(loss), g @ g)
+
+    @property
+    def is_finite(self) -> Number:
+        """Whether loss and gradient are: a bool, or a tensor of one."""
+        return is_finite(self._phi_0) & is_finite(self._gg)
+
+    def withhold_unless_finite(self) -> None:
+        """Zeros for a gradient that is not finite, without the host looking at it."""
+        keep = self.is_finite
+        for block in self._held.blocks:
+            block.masked_fill_(~keep.to(block.device), 0.0)
+        torch._foreach_copy_(self._grads, self._held.views)
+
+    def plan(self, loss: Tensor | float, error: float) -> Plan:
+        """What a search starts from."""
+        f_d, dd, tt = self._agreed(self._f @ self._d, self._d @ self._d, self._theta @ self._theta)
+        ceiling = self._ceiling(dd, tt)
+        noise = self._noise(self._phi_0, error)
+        trial = clear_trial(self.first_trial(ceiling), f_d, noise, ceiling)
+        return Plan(self._phi_0, self._gg, f_d, ceiling, trial, 0.0, 0.0, noise)
+
+    def plan_without_search(self, loss: Tensor | float | None) -> Plan:
+        """The same without the slope; an update that is not finite counts as such a gradient."""
+        dd, tt = self._agreed(self._d @ self._d, self._theta @ self._theta)
+        ceiling = self._ceiling(dd, tt)
+        trial = self.average_step(ceiling)
+        return Plan(self._phi_0, self._gg + dd, 0.0, ceiling, trial, 0.0, 0.0, 0.0)
+
+    def mixture(self, beta: Number) -> tuple[Number, Number]:
+        """The line runs along what was noted, and along nothing else."""
+        return 0.0, 1.0
+
+    def _ceiling(self, dd: Number, tt: Number) -> Number:
+        """schedule·ρ·|θ|/|d|.
+
+        A θ of zeros has no relative length: there the update itself is the ceiling. An update that
+        was lost in the rounding of θ may be repeated on a larger scale; one of a gradient that
+        vanishes may not.
+        """
+        rho = self._options.max_relative_step or 0.0
+        still = dd == 0.0
+        squared = tt / choose(still, 1.0, dd)
+        relative = choose(tt == 0.0, 1.0, rho * squared**0.5)
+        unmoved = choose(self._gg > 0.0, 2.0 * LIFT, 0.0)
+        return self._schedule * choose(still, unmoved, relative)
+
+
+def _as_it_lies(
+    layout: Layout, tensors: list[Tensor], memory: Displacement, scale: float
+) -> Vector:
+    return Vector(layout, lambda: layout.parts(tensors, memory.scratch.views), scale)

@@ -1,0 +1,106 @@
+"""When a run under a relative ceiling needs every batch searched. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+FIRST = 20  # batches whose mean loss is the starting value
+RECENT, USUAL = 0.1, 0.01  # means over about the last 10 and the last 100 losses
+RECENT_SHARE, USUAL_SHARE = 1 / 8, 1 / 32  # the same of the share, over searches
+SETTLED = 100  # searches before the share can be called settled
+MOVED = 1 / 3  # the recent share is so much off the usual one
+STUCK = 1000  # steps after which the loss should have fallen ...
+FALLEN = 0.01  # ... by this share of its starting value
+
+
+class Watch(NamedTuple):
+    """What a run is watched by: how its loss goes, and the share of the ceiling it uses.
+
+    A relative step is long on a plateau, however flat it is: there an average of old searches
+    comes too late. So every batch is searched at first, while the share moves, and while the loss
+    rises; the means cost nothing.
+
+    >>> watch = Watch()
+    >>> for _ in range(SETTLED):
+    ...     watch = watch.after_loss(2.0).after_search(0.9)
+    >>> watch.alert
+    False
+    >>> for _ in range(5):
+    ...     watch = watch.after_loss(2.5)
+    >>> watch.after_search(0.9).alert
+    True
+    """
+
+    losses: int = 0
+    start_loss: float = 0.0
+    recent_loss: float = 0.0
+    usual_loss: float = 0.0
+    loss_variance: float = 0.0
+    searches: int = 0
+    recent_share: float = 0.0
+    usual_share: float = 0.0
+    alert: bool = True  # whether every batch is to be searched
+
+    @classmethod
+    def of(cls, group: dict[str, Any]) -> Watch:
+        """What a parameter group says."""
+        return cls(*(group[name] for name in cls._fields))
+
+    def after_loss(self, loss: float) -> Watch:
+        """After a step that started from `loss`; one that is not finite tells nothing."""
+        if not math.isfinite(loss):
+            return self
+        n = self.losses
+        start = _mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
+        recent = _mean(self.recent_loss, loss, n, RECENT)
+        deviation = (loss - recent) ** 2
+        return self._replace(
+            losses=n + 1,
+            start_loss=start,
+            recent_loss=recent,
+            usual_loss=_mean(self.usual_loss, loss, n, USUAL),
+            loss_variance=_mean(self.loss_variance, deviation, n, RECENT / 2),
+        )
+
+    def after_search(self, share: float) -> Watch:
+        """After a search; `share` is the average share of the ceiling it led to."""
+        n = self.searches
+        watch = self._replace(
+            searches=n + 1,
+            recent_share=_mean(self.recent_share, share, n, RECENT_SHARE),
+            usual_share=_mean(self.usual_share, share, n, USUAL_SHARE),
+        )
+        return watch._replace(alert=not watch.share_is_settled or watch.loss_rises)
+
+    @property
+    def share_is_settled(self) -> bool:
+        """Whether the share has stopped moving."""
+        off = abs(self.recent_share - self.usual_share)
+        return self.searches >= SETTLED and off <= MOVED * self.usual_share
+
+    @property
+    def loss_rises(self) -> bool:
+        """Whether the recent loss exceeds the usual one by more than noise explains.
+
+        The mean over about the last ten has 0.23 of the noise of one: this asks for 4.3 times it.
+        """
+        return self.recent_loss - self.usual_loss > math.sqrt(self.loss_variance)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether, after many steps, the loss is still about where it began.
+
+        On no network that trained did it take 200 steps to fall by a hundredth.
+        """
+        bound = self.start_loss - FALLEN * abs(self.start_loss)
+        return self.losses >= STUCK and self.usual_loss > bound
+
+
+def _mean(old: float, new: float, count: int, rate: float) -> float:
+    """The mean of `count` values and `new`; a moving one as soon as 1/count is below `rate`.
+
+    >>> _mean(1.0, 2.0, count=1, rate=0.1), _mean(1.0, 2.0, count=99, rate=0.1)
+    (1.5, 1.1)
+    """
+    return old + max(rate, 1.0 / (count + 1)) * (new - old)

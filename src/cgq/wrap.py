@@ -1,0 +1,241 @@
+"""LineSearch: the search and the relative ceiling around any optimizer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from cgq import wrappable
+from cgq.flat import Layout, real, with_gradients
+from cgq.geometry import Shape
+from cgq.kept import Kept
+from cgq.notices import CLASSIC
+from cgq.objective import Objective
+from cgq.options import Options
+from cgq.parabola import Fit, two_point
+from cgq.policy import Lift
+from cgq.progress import DEFAULTS, Progress, read
+from cgq.proposal import Displacement, Proposal
+from cgq.rates import at_lifted_rates, full_rate, rates, schedule
+from cgq.searching import Searching
+from cgq.shards import whole_of
+from cgq.step import Outcome, Step
+from cgq.watch import Watch
+
+WHOLE_LINE = [Shape(ratio=1.0, coupled=0.0, decoupled=0.0)]
+
+
+class LineSearch(Searching):
+    r"""Any optimizer without its learning rate: its direction, a measured length.
+
+    .. math::
+        d_t = \text{the update of } base, \quad
+        θ_{t+1} = θ_t + α_t d_t, \quad
+        α_t = s_t \cdot ρ \frac{‖θ_t‖}{‖d_t‖},
+
+    where the share :math:`s_t ≤ 1` of the ceiling is found by a parabola along d on some batches
+    and averaged over them. The base's moments advance exactly once a step.
+
+    Args:
+        base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
+            only as a rate between its groups, and for schedulers.
+        max_relative_step: ρ, the longest step relative to the weights.
+        fit: `two_point`, `least_squares`, or a function like them.
+        max_fits: how many parabolas at most; a search costs at most one evaluation more.
+        search_prob: the share of batches that are searched while all is well; every batch is at
+            first, while the share moves and while the loss rises. 0: none ever, the share is 1.
+        smoothing: the part of the old share that is kept when a search has found a new one.
+        model: the module whose buffers a probe must not change; None: those called by the closure,
+            which a module compiled in place or a compiled function hides. Not copied or pickled.
+        seed: decides which batches are searched.
+        process_group: the ranks that share the model; None: all of them.
+
+    The parameter groups are those of `base`, and so is the state: a checkpoint of one loads into
+    the other. A scheduler on either changes `lr`, and the ceiling with it by the factor by which
+    `lr` then differs from what it was at first. After each step `group["step_size"]` is the
+    effective rate and `last_search` what the search saw, in multiples of the update that the base
+    proposed. `group["skipped"]` and `group["rejected_fits"]` are as with `CGQ`.
+
+    Along an update that climbs on this batch, as momentum makes some, nothing is searched: the
+    average share is used. A step that is skipped or raises leaves parameters, buffers and
+    generators as they were, and the base's state too; but for a base that itself raises in a step
+    that is not searched, and, on an accelerator, a gradient that is not finite in such a step: the
+    base then sees zeros, because the host does not look.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> inputs, targets = torch.randn(8, 3), torch.randn(8, 1)
+    >>> optimizer = LineSearch(torch.optim.AdamW(model.parameters()))
+    >>> loss = optimizer.step(lambda: torch.nn.functional.mse_loss(model(inputs), targets))
+    >>> optimizer.last_search.evaluations >= 1
+    True
+    """
+
+    NUMBERS: ClassVar[dict[str, float | int]] = {
+        **{name: DEFAULTS[name] for name in ("step_size", "average", "steps")},
+        **{name: DEFAULTS[name] for name in ("skipped", "rejected_fits")},
+        **Watch()._asdict(),
+        **Lift()._asdict(),
+    }
+
+    _memory: Displacement | None
+
+    def __init__(
+        self,
+        base: Optimizer,
+        *,
+        max_relative_step: float = 0.005,
+        fit: Fit = two_point,
+        max_fits: int = 3,
+        search_prob: float = 0.1,
+        smoothing: float = 0.5,
+        model: nn.Module | None = None,
+        seed: int = 0,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        wrappable.check(base)
+        self.base = base
+        self.options = Options(
+            max_relative_step=max_relative_step,
+            momentum=0.0,
+            max_momentum=0.0,
+            nesterov=False,
+            decoupled_weight_decay=False,
+            fit=fit,
+            max_fits=max_fits,
+            probe=None,
+            search_prob=search_prob,
+            smoothing=smoothing,
+            seed=seed,
+            maximize=False,
+        )
+        defaults = dict(getattr(base, "defaults", {}))
+        super().__init__(base.param_groups, defaults, model, process_group)
+        self.__setstate__({})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the base."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Torch's constructor begins with none, but these are the base's."""
+
+    @property
+    def state(self) -> Any:
+        """That of the base."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        """As with the groups."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"defaults": self.defaults, "base": self.base, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("full_lr", full_rate(group))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base."""
+        if not any(param_group is group for group in self.param_groups):
+            self.base.add_param_group(param_group)
+            self.__setstate__({})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base's, whose groups hold the numbers of the search."""
+        self._read_losses()
+        for group in self.param_groups:
+            group.update(read(group, self.NUMBERS))
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` gave, of this or of a bare optimizer like the base."""
+        self.base.load_state_dict(state_dict)
+        self.__setstate__({})
+
+    def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
+        _, params = with_gradients(self.param_groups)
+        if not params:
+            return
+        if self._memory is None or not self._memory.serves(params):
+            groups = [0] * len(params)  # one line, the same for all
+            self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
+        memory, grads = self._memory, [real(p.grad) for p in params if p.grad is not None]
+        due = objective is not None and loss is not None and self._is_due()
+        shared: dict[str, Any] = {
+            "options": self.options,
+            "ranks": self._ranks,
+            "progress": Progress.of(DEFAULTS | self._numbers_of(self.param_groups[0])),
+        }
+        proposal = Proposal(
+            memory,
+            grads,
+            self._caller.unclipped.gradients(params),
+            loss,
+            schedule=schedule(self.param_groups),
+            maximize=bool(self.param_groups[0].get("maximize")),
+            searched=due,
+            **shared,
+        )
+        if memory.layout.on_host and not proposal.is_finite:
+            outcome = Outcome(shared["progress"], skipped=True)
+        else:
+            # Before the first step there is nothing to copy.
+            kept = Kept(self.base) if due or not self.state else None
+            step = Step(memory, grads, WHOLE_LINE, proposal, **shared)
+            memory.begin()
+            try:
+                self._let_base_move(proposal)
+                if due and objective is not None and loss is not None:
+                    if objective.runs_backward:
+                        self._caller.notices.give(CLASSIC)
+                    outcome = step.searched(objective, loss)
+                else:
+                    outcome = step.unsearched(loss)
+            except BaseException:
+                memory.undo()
+                if kept is not None:
+                    kept.restore()
+                raise
+            if outcome.skipped is True and kept is not None:
+                kept.restore()
+        self._finish(objective, outcome)
+
+    def _let_base_move(self, proposal: Proposal) -> None:
+        assert self._memory is not None
+        if not self._memory.layout.on_host:
+            proposal.withhold_unless_finite()
+        with at_lifted_rates(self.param_groups, self.param_groups[0]["lift"]):
+            self.base.step()
+        self._memory.end()
+
+    def _finish(self, objective: Objective | None, outcome: Outcome) -> None:
+        if objective is not None and outcome.skipped is not False:
+            if isinstance(outcome.skipped, Tensor):
+                objective.undo_buffers_unless(~outcome.skipped)
+            else:
+                objective.undo()
+        first, applied = self.param_groups[0], outcome.progress.step_size
+        lift = Lift(first["lift"], first["lift_tries"])
+        self._record(outcome, [lift.lift * rate for rate in rates(self.param_groups)])
+        if outcome.skipped is False and not isinstance(applied, Tensor):
+            for group in self.param_groups:
+                group.update(lift.after(applied)._asdict())
+
+    def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
+        numbers = DEFAULTS | self._numbers_of(group)
+        outcome.progress.write(numbers, ratio)
+        group.update({name: numbers[name] for name in self.NUMBERS})
+
+    def _is_due(self) -> bool:
+        return self.options.search_prob > 0.0 and super()._is_due()
+
+    def _numbers_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {name: group[name] for name in self.NUMBERS}

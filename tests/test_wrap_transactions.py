@@ -1,0 +1,181 @@
+"""A step of LineSearch that fails leaves everything as it was, the base's state too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from test_transactions import assert_same, raising
+from torch import Tensor
+from wrapped_run import Run, adamw, is_well
+
+from ids import option_id
+
+
+def rmsprop(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(params, lr=0.01, momentum=0.9, centered=True)
+
+
+class Failing(torch.optim.Adam):
+    """Advances half of its moments, and then fails if told to."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        if self.fails:
+            self.fails = False
+            raise ValueError("no")
+
+
+BASES = [adamw, rmsprop]
+
+
+@pytest.mark.parametrize("make", BASES)
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+@pytest.mark.parametrize("call", [0, 1, 2])
+def test_closure_that_raises(make: Any, warm_up: int, error: BaseException, call: int) -> None:
+    options = {"max_relative_step": 0.5}  # so long that the first trial is not the last
+    run = Run(make, **options)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    try:
+        with pytest.raises(type(error)):
+            run.step({call: raising(error)})
+    except pytest.fail.Exception:
+        assert run.calls <= call, "the search ended before the call that would raise"
+        return
+    assert_same(run.snapshot(), before)
+    for _ in range(3):
+        run.step()
+    after = run.snapshot()
+    clean = Run(make, **options)
+    for _ in range(warm_up + 3):
+        clean.step()
+    assert_same(clean.snapshot(), after)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize("options", [{"search_prob": 1.0}, {"search_prob": 0.0}], ids=option_id)
+def test_loss_that_is_not_finite(options: dict[str, Any], value: float, warm_up: int) -> None:
+    run = Run(**options)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot(with_skipped=False)
+    run.step({0: lambda loss: loss * value})
+    assert run.calls == 1
+    assert_same(run.snapshot(with_skipped=False), before)
+    assert run.group["skipped"] == 1
+    run.step()
+    assert run.group["skipped"] == 1
+    assert run.group["steps"] == warm_up + 1
+
+
+@pytest.mark.parametrize("options", [{"search_prob": 1.0}, {"search_prob": 0.0}], ids=option_id)
+def test_gradient_that_is_not_finite(options: dict[str, Any]) -> None:
+    run = Run(**options)
+    run.step()
+    before = run.snapshot(with_skipped=False)
+    run.step({0: lambda loss: loss + torch.sqrt(0.0 * loss)})
+    assert_same(run.snapshot(with_skipped=False), before)
+    run.optimizer.zero_grad()
+    for param in run.model.parameters():
+        param.grad = torch.full_like(param, math.inf)
+    run.optimizer.step()
+    assert_same(run.snapshot(with_skipped=False), before)
+    assert run.group["skipped"] == 2
+
+
+def test_search_without_a_finite_trial_is_skipped() -> None:
+    run = Run()
+    run.step()
+    before = run.snapshot(with_skipped=False)
+    run.step({call: lambda loss: loss * math.nan for call in range(1, 10)})
+    assert run.calls == 1 + 1 + 3
+    assert_same(run.snapshot(with_skipped=False), before)
+    assert run.group["skipped"] == 1
+
+
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_base_that_raises(warm_up: int) -> None:
+    run = Run(Failing)
+    for _ in range(warm_up):
+        run.step()
+    before = run.snapshot()
+    run.base.fails = True
+    with pytest.raises(ValueError, match="no"):
+        run.step()
+    assert_same(run.snapshot(), before)
+
+
+def test_base_that_raises_where_nothing_is_searched_leaves_the_parameters() -> None:
+    """Its own state is then as it left it: to copy it in every step would cost too much."""
+    run = Run(Failing, search_prob=0.0)
+    for _ in range(2):
+        run.step()
+    before = run.snapshot()
+    run.base.fails = True
+    with pytest.raises(ValueError, match="no"):
+        run.step()
+    assert_same(run.snapshot()[0], before[0])
+    assert_same(run.snapshot()[2], before[2])
+    assert [float(state["step"]) for state in run.base.state.values()] == [3.0] * 6
+
+
+def test_update_that_is_not_finite_is_not_taken() -> None:
+    class Bursting(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for param in self.param_groups[0]["params"]:
+                param.fill_(math.inf)
+
+    for search_prob in (0.0, 1.0):
+        run = Run(lambda params: Bursting(params, lr=0.1), search_prob=search_prob)
+        before = run.snapshot(with_skipped=False)
+        run.step()
+        assert_same(run.snapshot(with_skipped=False), before)
+        assert run.group["skipped"] == 1
+
+
+@pytest.mark.parametrize("make", BASES)
+def test_generators_and_buffers_end_as_after_one_pass(make: Any) -> None:
+    run, plain = Run(make), Run(make)
+    for _ in range(5):
+        plain.model.load_state_dict(run.model.state_dict())
+        start = run.snapshot()[2]
+        run.step()
+        assert run.optimizer.last_search is not None
+        after, buffers = run.snapshot()[2], dict(run.model.named_buffers())
+        torch.set_rng_state(start[2])
+        plain.closure()  # Python's and NumPy's draws do not reach the buffers
+        for name, buffer in plain.model.named_buffers():
+            assert torch.equal(buffer, buffers[name])
+        assert torch.equal(torch.get_rng_state(), after[2])
+
+
+def test_a_probe_that_raises_after_quiet_steps() -> None:
+    run = Run(search_prob=0.5)
+    run.step()
+    is_well(run.optimizer)
+    for _ in range(20):
+        before, calls = run.snapshot(), []
+
+        def act(loss: Tensor, calls: list[int] = calls) -> Tensor:
+            calls.append(1)
+            raise ValueError("no")
+
+        try:
+            run.step({1: act})
+        except ValueError:
+            assert_same(run.snapshot(), before)
+            break
+        assert not calls
+    else:
+        pytest.fail("no batch was searched")
