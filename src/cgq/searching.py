@@ -109,7 +109,7 @@ class Searching(Optimizer):
     @property
     def _is_watched(self) -> bool:
         """Whether the loss and the share may ask for more searches than the coin."""
-        return self.options.max_relative_step is not None and 0.0 < self.options.search_prob < 1.0
+        return False
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""

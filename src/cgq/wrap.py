@@ -234,6 +234,10 @@ class LineSearch(Searching):
         outcome.progress.write(numbers, ratio)
         group.update({name: numbers[name] for name in self.NUMBERS})
 
+    @property
+    def _is_watched(self) -> bool:
+        return 0.0 < self.options.search_prob < 1.0
+
     def _is_due(self) -> bool:
         return self.options.search_prob > 0.0 and super()._is_due()
 
