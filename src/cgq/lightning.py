@@ -20,6 +20,7 @@ from lightning.pytorch.strategies import Strategy
 
 import cgq
 from cgq.closure import Closure, called_with_backward
+from cgq.progress import count_skipped
 from cgq.unnoticed import unnoticed
 from cgq.window import Window
 
@@ -77,12 +78,27 @@ class CGQ(cgq.CGQ):
                     "the passes that its search must repeat. Make it in configure_optimizers."
                 )
             return plain_step(self, closure)
-        if closure is not None:
-            closure()
+        loss = None if closure is None else closure()
         window, self.window = self.window, None
         if not window:
             return plain_step(self)
+        if self._module and self._module.automatic_optimization and not self._has_grads():
+            return loss  # Lightning left backward out: an epoch for BatchNorm statistics alone
         return window.step(lambda closure: plain_step(self, closure))
+
+    def take_back_left_out(self) -> None:
+        """Undo the passes of a step that a gradient scaler did not ask for, and count it."""
+        grads = [param.grad for param in self._params() if param.grad is not None]
+        window, self.window = self.window, None
+        if not window or all(bool(grad.isfinite().all()) for grad in grads):
+            return  # taken, or left out by the module's own optimizer_step
+        window.rewind()
+        self.last_search = None
+        for group in self.param_groups:
+            count_skipped(group, skipped=True)
+
+    def _has_grads(self) -> bool:
+        return any(param.grad is not None for param in self._params())
 
 
 class StepMonitor(Callback):
@@ -153,7 +169,13 @@ class _Watcher:
             with unnoticed(module), self._strategy.precision_plugin.train_step_context():
                 return module.training_step(*args, **kwargs)
 
-        return window.run(lambda: self._training_step(*args, **kwargs), again)
+        def first() -> Any:
+            output = self._training_step(*args, **kwargs)
+            with self._strategy.precision_plugin.train_step_context():
+                window.has_come_to(_share_of_loss(output, parts=1))
+            return output
+
+        return window.run(first, again)
 
     def optimizer_step(self, optimizer: Any, closure: Closure, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(optimizer, CGQ):
@@ -164,13 +186,15 @@ class _Watcher:
             optimizer.window = self._new_window()
         try:
             with _clipping_seen(self._module, optimizer):
-                return self._optimizer_step(optimizer, closure, *args, **kwargs)
+                output = self._optimizer_step(optimizer, closure, *args, **kwargs)
+            optimizer.take_back_left_out()
+            return output
         except BaseException:
             if optimizer.window is not None:
                 optimizer.window.rewind()
             raise
         finally:
-            optimizer.window = None  # also where a gradient scaler left the step out
+            optimizer.window = None
 
     def _manual_first_pass(self, optimizer: CGQ, closure: Closure) -> Callable[[], Any]:
         call, takes_backward = called_with_backward(closure)
@@ -181,11 +205,16 @@ class _Watcher:
             with unnoticed(self._module):
                 return call(False)
 
+        def noted() -> Any:
+            loss = call(True)
+            window.has_come_to(loss)
+            return loss
+
         @torch.enable_grad()
         def first() -> Any:
             given = [param.grad for param in params]
             optimizer.zero_grad()
-            loss = window.run(lambda: call(True), again)
+            loss = window.run(noted if not takes_backward else lambda: call(True), again)
             has_grads = any(param.grad is not None for param in params)
             if has_grads and not takes_backward:
                 raise RuntimeError(
