@@ -15,14 +15,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 
 import cgq
 from cgq.closure import Closure, called_with_backward
+from cgq.objective import Leftovers
 from cgq.progress import count_skipped
+from cgq.step_monitor import StepMonitor
 from cgq.unnoticed import unnoticed
 from cgq.window import Window
+
+__all__ = ["CGQ", "StepMonitor"]
 
 
 class CGQ(cgq.CGQ):
@@ -50,6 +54,7 @@ class CGQ(cgq.CGQ):
     """
 
     window: Window[Any] | None = None  # of the step that Lightning is about to take
+    _leftovers = Leftovers([])  # gradients older than the window
     _module: LightningModule | None = None
     _watched = False
 
@@ -82,9 +87,16 @@ class CGQ(cgq.CGQ):
         window, self.window = self.window, None
         if not window:
             return plain_step(self)
-        if self._module and self._module.automatic_optimization and not self._has_grads():
+        if self._module and self._module.automatic_optimization and not self._has_new_grads():
             return loss  # Lightning left backward out: an epoch for BatchNorm statistics alone
         return window.step(lambda closure: plain_step(self, closure))
+
+    def open_window(self, module: LightningModule) -> Window[Any]:
+        """The window of the next step, before its first pass."""
+        parts = module.trainer.accumulate_grad_batches
+        self.window = Window(module, partial(_share_of_loss, parts=parts))
+        self._leftovers = Leftovers(self._params())
+        return self.window
 
     def take_back_left_out(self) -> None:
         """Undo the passes of a step that a gradient scaler did not ask for, and count it."""
@@ -97,40 +109,10 @@ class CGQ(cgq.CGQ):
         for group in self.param_groups:
             count_skipped(group, skipped=True)
 
-    def _has_grads(self) -> bool:
-        return any(param.grad is not None for param in self._params())
-
-
-class StepMonitor(Callback):
-    """Logs what CGQ does: `Trainer(callbacks=[StepMonitor()])`.
-
-    After each step `cgq/step_size`, `cgq/momentum` and `cgq/evaluations` (probes of this step; 0 if
-    it was not searched), after each epoch `cgq/capped`, the share of its searches that ended at the
-    ceiling. A second such optimizer logs as `cgq-1`, and so on.
-
-    >>> trainer = Trainer(callbacks=[StepMonitor()], accelerator="cpu", logger=False)
-    """
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._logged_step = trainer.global_step
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        if trainer.global_step == self._logged_step:  # gradients are being accumulated
-            return
-        self._logged_step = trainer.global_step
-        ours = [each for each in trainer.optimizers if isinstance(each, cgq.CGQ)]
-        for number, optimizer in enumerate(ours):
-            name = f"cgq-{number}" if number else "cgq"
-            search = optimizer.last_search
-            values = {
-                f"{name}/step_size": max(group["step_size"] for group in optimizer.param_groups),
-                f"{name}/momentum": optimizer.param_groups[0]["beta"],
-                f"{name}/evaluations": float(search.evaluations) if search else 0.0,
-            }
-            pl_module.log_dict(values, on_step=True, on_epoch=False)
-            if search:
-                mean: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
-                pl_module.log(f"{name}/capped", float(search.capped), batch_size=1, **mean)
+    def _has_new_grads(self) -> bool:
+        return any(
+            param.grad is not None and not self._leftovers.hold(param) for param in self._params()
+        )
 
 
 class _Watcher:
@@ -147,10 +129,6 @@ class _Watcher:
         assert module is not None
         return module
 
-    def _new_window(self) -> Window[Any]:
-        parts = self._module.trainer.accumulate_grad_batches
-        return Window(self._module, partial(_share_of_loss, parts=parts))
-
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         module, optimizer = self._module, self._strategy.optimizers[0]
         if not (module.automatic_optimization and isinstance(optimizer, CGQ)):
@@ -163,7 +141,7 @@ class _Watcher:
         trainer, window = module.trainer, optimizer.window
         starts = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if window is None or (window and starts):
-            window = optimizer.window = self._new_window()
+            window = optimizer.open_window(module)
 
         def again() -> Any:  # on the module itself: DDP's wrapper would prepare for a backward
             with unnoticed(module), self._strategy.precision_plugin.train_step_context():
@@ -183,7 +161,7 @@ class _Watcher:
         if not self._module.automatic_optimization:
             closure = self._manual_first_pass(optimizer, closure)
         elif optimizer.window is None:
-            optimizer.window = self._new_window()
+            optimizer.open_window(self._module)
         try:
             with _clipping_seen(self._module, optimizer):
                 output = self._optimizer_step(optimizer, closure, *args, **kwargs)
@@ -199,7 +177,7 @@ class _Watcher:
     def _manual_first_pass(self, optimizer: CGQ, closure: Closure) -> Callable[[], Any]:
         call, takes_backward = called_with_backward(closure)
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        window = optimizer.window = self._new_window()
+        window = optimizer.open_window(self._module)
 
         def again() -> Any:
             with unnoticed(self._module):
