@@ -88,7 +88,7 @@ class CGQTrainer(Trainer):
             self._window, self._clipped = Window(model, lambda loss: loss), 1.0
         run = partial(super().training_step, model, inputs, *args, **kwargs)
         first, again = partial(self._noted, run, self._window), partial(self._forward_only, run)
-        loss: Tensor = self._window.run(first, again)
+        loss: Tensor = self._window.run(first, again, has_backward=True)
         self._calls_super = True
         self._is_complete = self.accelerator.sync_gradients
         return loss

@@ -183,16 +183,11 @@ class _Watcher:
             with unnoticed(self._module):
                 return call(False)
 
-        def noted() -> Any:
-            loss = call(True)
-            window.has_come_to(loss)
-            return loss
-
         @torch.enable_grad()
         def first() -> Any:
             given = [param.grad for param in params]
             optimizer.zero_grad()
-            loss = window.run(noted if not takes_backward else lambda: call(True), again)
+            loss = window.run(lambda: call(True), again, has_backward=takes_backward)
             has_grads = any(param.grad is not None for param in params)
             if has_grads and not takes_backward:
                 raise RuntimeError(

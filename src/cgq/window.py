@@ -61,11 +61,19 @@ class Window(Generic[Output]):
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def run(self, first: Callable[[], Output], again: Callable[[], Output]) -> Output:
-        """What `first` gives. `again` gives the same without hooks, logs and the like."""
+    def run(
+        self,
+        first: Callable[[], Output],
+        again: Callable[[], Output],
+        *,
+        has_backward: bool = False,
+    ) -> Output:
+        """What `first` gives, which may run backward. `again` gives the same without a trace."""
         before, self._after = generators.states(), {}
         output = first()
         loss = self._loss_in(output)
+        if not (self._after or has_backward):
+            self.has_come_to(loss)
         if loss is not None:
             self._note_rounding(loss)
             drawn_from = generators.changed(before, self._after) if self._after else {}
@@ -77,8 +85,8 @@ class Window(Generic[Output]):
     def has_come_to(self, loss: Loss | None) -> None:
         """Say that a pass is at its loss, before its backward and in the autocast around it.
 
-        Unless it is said, nobody notices that probes draw other numbers, and autocast is seen only
-        by the graph of what the pass gave.
+        A pass without backward is there at its end. Of one with it nobody notices, unless this is
+        said, that probes draw other numbers.
         """
         self._after = generators.states()
         if loss is not None:
