@@ -6,6 +6,7 @@ import re
 import runpy
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
+from cgq.window import Window
 
 ROOT = Path(__file__).parents[1]
 STEPS = 6
@@ -116,6 +118,27 @@ def test_gone_over_the_recompile_limit_it_is_said_that_masks_differ():
     assert searches[0].trial_losses[0] != searches[0].loss  # what the warning is about
     assert len([each for each in caught if "drew other random" in str(each.message)]) == 1
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+def test_gone_over_the_limit_it_is_said_of_passes_a_host_has_run(limit):
+    if BACKEND != "inductor":
+        pytest.skip("other backends draw as eager dropout does")
+    torch._dynamo.config.recompile_limit = limit
+    model = network()
+    optimizer = CGQ(model.parameters(), model=model, lr=1e-30)
+    compiled, window = torch.compile(model), Window[Tensor](model, lambda loss: loss)
+    inputs, targets = batch(0)
+
+    def forward() -> Tensor:
+        return nn.functional.mse_loss(compiled(inputs), targets)
+
+    window.run(forward, forward).backward()
+    with pytest.warns(UserWarning, match="drew other random") if limit == 1 else nullcontext():
+        window.step(optimizer.step)
+    search = optimizer.last_search
+    assert search is not None
+    assert (search.trial_losses[0] == search.loss) == (limit > 1)
 
 
 def test_draws_that_depend_on_the_parameters_are_told_once():

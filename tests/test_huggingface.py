@@ -53,7 +53,7 @@ def test_equals_the_plain_loop(tmp_path, make, data, loss_of, size, max_norm):
     args = arguments(tmp_path, gradient_accumulation_steps=size, max_grad_norm=max_norm)
     trainer, diary = trained(make(), args, data)
     by_hand = make()
-    losses = plain_loop(by_hand, diary, loss_of, size, max_norm)
+    losses, _ = plain_loop(by_hand, diary, loss_of, size, max_norm)
     assert_same(trainer.model, by_hand)
     assert all(search is not None and search.accepted for search in diary.searches)
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -82,7 +82,23 @@ def test_bf16_equals_the_plain_loop_under_autocast(tmp_path):
     plain_loop(by_hand, diary, loss_of, 2)
     assert_same(trainer.model, by_hand)
     assert trainer.accelerator.mixed_precision == "bf16"
-    assert all(search is not None and search.accepted for search in diary.searches)
+    assert all(search.accepted or search.rejected for search in diary.searches)
+    assert any(search.accepted for search in diary.searches)
+
+
+@pytest.mark.usefixtures("without_onednn")
+def test_bf16_rejects_what_the_plain_loop_rejects(tmp_path):
+    def loss_of(model: nn.Module, window: list[Batch]) -> Callable[[Batch], Tensor]:
+        return torch.autocast("cpu", torch.bfloat16)(mean_of_means(model, window))
+
+    model, by_hand, data = noisy().float(), noisy().float(), vectors()
+    data = [{name: value.float() for name, value in row.items()} for row in data]
+    more = {"optimizers": (CGQ(model.parameters(), lr=3e-4), None)}
+    trainer, diary = trained(model, arguments(tmp_path, bf16=True), data, **more)
+    optimizer = plain_loop(by_hand, diary, loss_of, lr=3e-4)[1]
+    assert_same(model, by_hand)
+    rejected = trainer.optimizer.param_groups[0]["rejected_fits"]
+    assert rejected == optimizer.param_groups[0]["rejected_fits"] > 10
 
 
 def test_probes_leave_no_trace(tmp_path):
@@ -282,12 +298,60 @@ class Overflowing(Scaled):
         return loss
 
 
-def test_a_step_the_scaler_leaves_out_is_not_searched_with_the_next(tmp_path):
+def test_a_step_the_scaler_leaves_out_is_undone_and_counted(tmp_path):
     args = arguments(tmp_path, lr_scheduler_type="constant", num_train_epochs=1)
     trainer, diary = trained(noisy(), args, vectors(), cls=Overflowing)
-    assert trainer.optimizer.param_groups[0]["steps"] == 6
+    group = trainer.optimizer.param_groups[0]
+    assert (group["steps"], group["skipped"]) == (6, 1)
+    assert trainer.model.layers[1].num_batches_tracked == 6
+    assert torch.equal(diary.noise[2], diary.noise[3])  # the noise of the step left out is unused
     passes = [1 + search.evaluations for search in diary.searches]
     assert trainer.model.forwards == sum(passes) - passes[2] + 1  # which shows the search before
+
+
+def test_the_last_step_may_be_left_out_too(tmp_path):
+    args = arguments(tmp_path, lr_scheduler_type="constant", max_steps=3)
+    trainer, _ = trained(noisy(), args, vectors(), cls=Overflowing)
+    group = trainer.optimizer.param_groups[0]
+    assert (group["steps"], group["skipped"]) == (2, 1)
+    assert trainer.model.layers[1].num_batches_tracked == 2
+    assert trainer.optimizer.optimizer.last_search is None
+
+
+class Alone(CGQTrainer):
+    """Runs forward and backward by itself."""
+
+    def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+def test_a_training_step_without_super_is_told_what_it_misses(tmp_path):
+    with pytest.warns(UserWarning, match=r"Alone\.training_step does not call super") as caught:
+        _, diary = trained(noisy(), arguments(tmp_path), vectors(), cls=Alone)
+    assert diary.searches == [None] * 14
+    assert len([each for each in caught if "super()" in str(each.message)]) == 1
+
+
+class Penalised(CGQTrainer):
+    """Adds the norm of a derivative to the loss, with or without a graph to take it from."""
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        x = inputs["x"].requires_grad_()
+        loss = model(**inputs)["loss"]
+        return loss + torch.autograd.grad(loss, x, create_graph=True)[0].square().sum()
+
+
+class PenalisedAlways(Penalised):
+    compute_loss = torch.enable_grad()(Penalised.compute_loss)
+
+
+def test_a_derivative_in_the_loss_needs_a_graph_in_probes_too(tmp_path):
+    with pytest.raises(RuntimeError, match=r"Put `with torch\.enable_grad\(\):` around that part"):
+        trained(noisy(), arguments(tmp_path), vectors(), cls=Penalised)
+    _, diary = trained(noisy(), arguments(tmp_path), vectors(), cls=PenalisedAlways)
+    assert all(search.evaluations for search in diary.searches)
 
 
 class InOrder(CGQTrainer):

@@ -22,6 +22,7 @@ import cgq
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torchmetrics import MeanMetric
@@ -291,6 +292,78 @@ def test_mixed_precision_equals_the_loop(dtype: torch.dtype, accumulate: int) ->
     _, expected = looped(net, data, accumulate=accumulate, cast=cast, scale=scale)
     assert_same(module.net, net)
     assert evaluations(searches[accumulate - 1 :: accumulate]) == evaluations(expected) > 5
+
+
+@pytest.mark.usefixtures("without_onednn")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_noise_is_rejected_as_in_the_loop(accumulate: int) -> None:
+    data = batches(20, torch.float32)
+    module, net = Net(network().float(), lambda module: CGQ(module, lr=3e-4)), network().float()
+    settings = {"precision": "bf16-mixed", "accumulate_grad_batches": accumulate}
+    trainer, searches = fitted(module, data, **settings)
+
+    def cast() -> Any:
+        return torch.autocast("cpu", torch.bfloat16)
+
+    optimizer, expected = looped(net, data, accumulate=accumulate, cast=cast, lr=3e-4)
+    assert_same(module.net, net)
+    assert searches[accumulate - 1 :: accumulate] == expected[accumulate - 1 :: accumulate]
+    rejected = optimizer.param_groups[0]["rejected_fits"]
+    assert trainer.optimizers[0].param_groups[0]["rejected_fits"] == rejected == 20 // accumulate
+
+
+class Overflowing(Net):
+    """Whose third batch is too much for fp16."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.loss(batch) * (1e37 if batch_idx == 2 else 1.0)
+
+
+@pytest.mark.usefixtures("without_onednn")
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_step_the_scaler_leaves_out_is_undone_and_counted(clip: float | None) -> None:
+    module, data = Overflowing(network().float()), batches(7, torch.float32)
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
+    trainer, searches = fitted(module, data, plugins=plugin, gradient_clip_val=clip)
+    group = trainer.optimizers[0].param_groups[0]
+    assert (group["steps"], group["skipped"]) == (6, 1)
+    assert module.net[1].num_batches_tracked == 6  # type: ignore[index]
+    assert [search is None for search in searches] == [number == 2 for number in range(7)]
+    without = Net(network().float())
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
+    fitted(without, data[:2] + data[3:], plugins=plugin, gradient_clip_val=clip)
+    assert_same(module.net, without.net)  # as if the batch had not come
+
+
+class Choosing(Net):
+    """Leaves out every second step by itself."""
+
+    def optimizer_step(self, epoch: Any, batch_idx: int, optimizer: Any, closure: Any) -> None:  # type: ignore[override]
+        if batch_idx % 2:
+            optimizer.step(closure)
+        else:
+            closure()
+
+
+def test_a_step_the_module_leaves_out_is_its_own_business() -> None:
+    module = Choosing(network())
+    trainer, _ = fitted(module)
+    group = trainer.optimizers[0].param_groups[0]
+    assert (group["steps"], group["skipped"]) == (6, 0)
+    assert module.net[1].num_batches_tracked == 12  # type: ignore[index]
+
+
+@pytest.mark.filterwarnings("ignore:Swapping scheduler")
+def test_the_epoch_for_averaged_statistics_takes_no_step() -> None:
+    averaged = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2, annealing_epochs=1)
+    module = Net(plain_network())
+    trainer, _ = fitted(module, max_epochs=4, callbacks=[averaged])
+    assert trainer.optimizers[0].param_groups[0]["steps"] == 4 * 12
+    # The statistics are the means over the epoch that follows, at the averaged weights.
+    with torch.no_grad():
+        inner = [module.net[0](x) for x, _ in batches()]  # type: ignore[index]
+    expected = torch.stack([each.mean(0) for each in inner]).mean(0)
+    torch.testing.assert_close(module.net[1].running_mean, expected)  # type: ignore[index]
 
 
 def test_a_scaler_that_overflows_leaves_the_step_out() -> None:

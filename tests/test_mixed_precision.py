@@ -135,6 +135,15 @@ def test_autocast_inside_a_closure_is_seen_in_the_graph_it_leaves(dtype):
     assert dtypes_behind(1.0, device) == dtypes_behind(torch.tensor(3), device) == set()
 
 
+@pytest.mark.parametrize("count", [1, 40, 1000])
+def test_many_losses_joined_hide_no_autocast(count):
+    weight = torch.ones(2, 2, requires_grad=True)
+    with autocast():
+        parts = [(weight @ weight).float().sum() for _ in range(count)]
+    for loss in torch.stack(parts).mean(), sum(parts[1:], parts[0]):
+        assert dtypes_behind(loss, weight.device) == {torch.float32, torch.bfloat16}
+
+
 # bf16
 
 
@@ -164,6 +173,38 @@ def test_autocast_inside_and_outside_the_closure_are_one():
     assert inside[1].param_groups[0]["rejected_fits"] == outside[1].param_groups[0]["rejected_fits"]
     assert any(search.rejected for search in inside[2])
     assert not all(search.rejected for search in inside[2])
+
+
+def closures(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Callable[..., Any]]:
+    def only() -> Tensor:
+        with autocast():
+            return loss_on(model, batch)
+
+    def tensor(backward: bool) -> Tensor:
+        loss = only()
+        if backward:
+            loss.backward()
+        return loss
+
+    return {
+        "only": only,
+        "tensor": tensor,
+        "number": lambda backward: tensor(backward).item(),
+        "detached": lambda backward: 0.0 + tensor(backward).detach(),
+    }
+
+
+@pytest.mark.usefixtures("without_onednn")
+def test_noise_is_rejected_whatever_the_closure_returns():
+    ends = []
+    for kind in closures(network(), batches(1)[0]):
+        model = network()
+        optimizer = CGQ(model.parameters(), lr=3e-4)
+        for batch in batches(20):
+            optimizer.step(closures(model, batch)[kind])
+        assert optimizer.param_groups[0]["rejected_fits"] == 20, kind
+        ends.append(numbers(model))
+    assert all(torch.equal(end, ends[0]) for end in ends)
 
 
 @pytest.mark.usefixtures("without_onednn")

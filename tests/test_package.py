@@ -16,6 +16,7 @@ SOURCE = Path(inspect.getfile(cgq)).parent
 # What a host's own file may import; nothing else of the package imports that file.
 HOSTS = {
     "lightning.py": {"lightning", "torchmetrics"},
+    "step_monitor.py": {"lightning"},
     "unnoticed.py": {"lightning", "torchmetrics"},
     "huggingface.py": {"accelerate", "transformers"},
     "skorch.py": {"skorch"},

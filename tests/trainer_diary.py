@@ -135,11 +135,16 @@ def mean_over_tokens(model: nn.Module, window: list[Batch]) -> Callable[[Batch],
 
 
 def plain_loop(
-    model: nn.Module, diary: Diary, loss_of: Any, size: int = 1, max_norm: float = 0.0
-) -> list[float]:
+    model: nn.Module,
+    diary: Diary,
+    loss_of: Any,
+    size: int = 1,
+    max_norm: float = 0.0,
+    **options: Any,
+) -> tuple[list[float], CGQ]:
     """Train by hand as the Trainer did, with its default schedule; the losses."""
     model.train()
-    optimizer = CGQ(model.parameters())
+    optimizer = CGQ(model.parameters(), **options)
     steps = windows(diary.batches, size, per_epoch=7)
     schedule = get_linear_schedule_with_warmup(optimizer, 0, len(steps))
     found: list[float] = []
@@ -165,7 +170,7 @@ def plain_loop(
         torch.set_rng_state(noise)
         optimizer.step(closure)
         schedule.step()
-    return found
+    return found, optimizer
 
 
 def assert_same(one: nn.Module, two: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cgq.objective import Leftovers, Objective
+from cgq.objective import Leftovers, Noted, Objective
 from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 from cgq.scalars import is_host, scalar_dtype
@@ -38,6 +38,7 @@ class Evaluated:
         self._params = params
         self._closure, self._takes_backward = called_with_backward(closure)
         self._world = world
+        self._noted: Noted = getattr(closure, "noted", Noted())
         self._grads: list[Tensor | None] = []
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
@@ -52,13 +53,14 @@ class Evaluated:
         # Without old gradients it shows who ran backward(), and none is added to an old one.
         given = leftovers.dropped_from(self._params)
         try:
-            with self._world.first_pass():
+            with self._world.first_pass(self._params[0].device.type):
                 loss = self._loss_and_gradient(given)
         except BaseException:
             self._set_grads(given)
             self._world.rewind()
             raise
         self._grads = [param.grad for param in self._params]
+        self.rounding = max(self.rounding, self._noted.rounding, rounding(self._world.casts))
         return loss
 
     def _loss_and_gradient(self, given: list[Tensor | None]) -> Tensor | float | None:
@@ -119,6 +121,7 @@ class Evaluated:
                 torch._foreach_copy_(grads, self._values)
         if not (self._takes_backward or self.runs_backward):  # these may draw for the gradient too
             self.draws_differ |= not self._world.has_drawn_alike()
+        self.draws_differ |= self._noted.draws_differ
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)

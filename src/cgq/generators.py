@@ -54,6 +54,18 @@ def changed(before: States, after: States) -> States:
     }
 
 
+def drawn_alike(drawn_from: States, after: States) -> bool:
+    """Whether who started from these states, of generators then drawn from, has come to `after`.
+
+    To have drawn nothing is alike too: a first pass may draw once for all, as a lazy module does
+    for its weights.
+    """
+    if not drawn_from:
+        return True
+    now = states()
+    return changed(drawn_from, now).keys().isdisjoint(changed(after, now))
+
+
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from cgq.optimizer import CGQ
+from cgq.progress import count_skipped
 from cgq.window import Window
 
 ADAMS_RATE = next(f.default for f in fields(TrainingArguments) if f.name == "learning_rate")
@@ -57,6 +58,7 @@ class CGQTrainer(Trainer):
     _clipped: Tensor | float = 1.0  # to which share of its length the gradient was
     _driven: CGQ | None = None
     _probing = False
+    _calls_super = False  # in a training_step of its own, as far as seen
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Make the optimizer unless there is one, and give its steps a closure."""
@@ -76,6 +78,8 @@ class CGQTrainer(Trainer):
             self._driven = inner
             inner.register_step_pre_hook(self._with_closure)
             inner.model = self.model  # the closure's first call runs no module to be found
+            self.pop_callback(_AfterStep)
+            self.add_callback(_AfterStep(self._take_back_what_was_left_out))
         return optimizer
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -83,7 +87,9 @@ class CGQTrainer(Trainer):
         if self._window is None or self._is_complete:
             self._window, self._clipped = Window(model, lambda loss: loss), 1.0
         run = partial(super().training_step, model, inputs, *args, **kwargs)
-        loss: Tensor = self._window.run(run, partial(self._forward_only, run))
+        first, again = partial(self._noted, run, self._window), partial(self._forward_only, run)
+        loss: Tensor = self._window.run(first, again, has_backward=True)
+        self._calls_super = True
         self._is_complete = self.accelerator.sync_gradients
         return loss
 
@@ -102,24 +108,58 @@ class CGQTrainer(Trainer):
         """The arguments of step(), with a closure if this trainer has run its micro-batches."""
         window, self._window, clipped = self._window, None, self._clipped
         if not window:
+            self._tell_of_missing_passes()
             return None
-        return window.step(
-            lambda loss: ((optimizer, lambda backward: loss(backward) * clipped), {})
-        )
+        return window.step(lambda closure: ((optimizer, closure), {}), scale=clipped)
+
+    def _tell_of_missing_passes(self) -> None:
+        own = type(self).training_step is not CGQTrainer.training_step
+        if self.is_in_train and own and not self._calls_super:
+            self._calls_super = True  # said once
+            warnings.warn(NO_SUPER.format(type(self).__name__), stacklevel=2)
+
+    def _take_back_what_was_left_out(self) -> None:
+        """The gradient scaler saw an overflow, so the optimizer was not asked to step."""
+        if self._window and self._driven and self.accelerator.optimizer_step_was_skipped:
+            self._window.rewind()
+            self._window, self._driven.last_search = None, None
+            for group in self._driven.param_groups:
+                count_skipped(group, skipped=True)
+
+    def _noted(self, run: Callable[[], Tensor], window: Window[Any]) -> Tensor:
+        backward = self.accelerator.backward
+
+        def noting(loss: Tensor, **kwargs: Any) -> None:
+            with self.accelerator.autocast():  # its region has ended, and a compiled graph hides it
+                window.has_come_to(loss)
+            backward(loss, **kwargs)
+
+        with _backward_as(noting, self.accelerator):
+            return run()
 
     def _forward_only(self, run: Callable[[], Tensor]) -> Tensor:
         self._probing = True
         try:
-            with _without_backward(self.accelerator):
+            with _backward_as(lambda loss, **kwargs: None, self.accelerator):
                 return run()
         finally:
             self._probing = False
 
 
+class _AfterStep(TrainerCallback):
+    """Calls when the Trainer has asked for an optimizer step, whether or not it was taken."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self._call()
+
+
 @contextmanager
-def _without_backward(accelerator: object) -> Iterator[None]:
-    """Let the host's training step stop at the loss, with whatever it does to compute that."""
-    vars(accelerator)["backward"] = lambda loss, **kwargs: None
+def _backward_as(backward: Callable[..., None], accelerator: object) -> Iterator[None]:
+    """Let the host's training step call this with its loss."""
+    vars(accelerator)["backward"] = backward
     try:
         yield
     finally:
@@ -132,6 +172,11 @@ def _without_wrappers(optimizer: Any) -> Any:
     return optimizer
 
 
+NO_SUPER = (
+    "{0}.training_step does not call super().training_step(), so the line search does not see the "
+    "loss, and no step is searched: all have one length. Let it call super().training_step(model, "
+    "inputs, num_items_in_batch), or override compute_loss instead."
+)
 UNUSED_RATE = (
     "args.learning_rate={} is not used: CGQ measures its steps. To set their ceiling, pass "
     'optimizer_cls_and_kwargs=(CGQ, {{"lr": ...}}).'

@@ -15,13 +15,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 
 import cgq
 from cgq.closure import Closure, called_with_backward
+from cgq.objective import Leftovers
+from cgq.progress import count_skipped
+from cgq.step_monitor import StepMonitor
 from cgq.unnoticed import unnoticed
 from cgq.window import Window
+
+__all__ = ["CGQ", "StepMonitor"]
 
 
 class CGQ(cgq.CGQ):
@@ -49,6 +54,7 @@ class CGQ(cgq.CGQ):
     """
 
     window: Window[Any] | None = None  # of the step that Lightning is about to take
+    _leftovers = Leftovers([])  # gradients older than the window
     _module: LightningModule | None = None
     _watched = False
 
@@ -77,44 +83,36 @@ class CGQ(cgq.CGQ):
                     "the passes that its search must repeat. Make it in configure_optimizers."
                 )
             return plain_step(self, closure)
-        if closure is not None:
-            closure()
+        loss = None if closure is None else closure()
         window, self.window = self.window, None
         if not window:
             return plain_step(self)
+        if self._module and self._module.automatic_optimization and not self._has_new_grads():
+            return loss  # Lightning left backward out: an epoch for BatchNorm statistics alone
         return window.step(lambda closure: plain_step(self, closure))
 
+    def open_window(self, module: LightningModule) -> Window[Any]:
+        """The window of the next step, before its first pass."""
+        parts = module.trainer.accumulate_grad_batches
+        self.window = Window(module, partial(_share_of_loss, parts=parts))
+        self._leftovers = Leftovers(self._params())
+        return self.window
 
-class StepMonitor(Callback):
-    """Logs what CGQ does: `Trainer(callbacks=[StepMonitor()])`.
+    def take_back_left_out(self) -> None:
+        """Undo the passes of a step that a gradient scaler did not ask for, and count it."""
+        grads = [param.grad for param in self._params() if param.grad is not None]
+        window, self.window = self.window, None
+        if not window or all(bool(grad.isfinite().all()) for grad in grads):
+            return  # taken, or left out by the module's own optimizer_step
+        window.rewind()
+        self.last_search = None
+        for group in self.param_groups:
+            count_skipped(group, skipped=True)
 
-    After each step `cgq/step_size`, `cgq/momentum` and `cgq/evaluations` (probes of this step; 0 if
-    it was not searched), after each epoch `cgq/capped`, the share of its searches that ended at the
-    ceiling. A second such optimizer logs as `cgq-1`, and so on.
-
-    >>> trainer = Trainer(callbacks=[StepMonitor()], accelerator="cpu", logger=False)
-    """
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._logged_step = trainer.global_step
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        if trainer.global_step == self._logged_step:  # gradients are being accumulated
-            return
-        self._logged_step = trainer.global_step
-        ours = [each for each in trainer.optimizers if isinstance(each, cgq.CGQ)]
-        for number, optimizer in enumerate(ours):
-            name = f"cgq-{number}" if number else "cgq"
-            search = optimizer.last_search
-            values = {
-                f"{name}/step_size": max(group["step_size"] for group in optimizer.param_groups),
-                f"{name}/momentum": optimizer.param_groups[0]["beta"],
-                f"{name}/evaluations": float(search.evaluations) if search else 0.0,
-            }
-            pl_module.log_dict(values, on_step=True, on_epoch=False)
-            if search:
-                mean: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
-                pl_module.log(f"{name}/capped", float(search.capped), batch_size=1, **mean)
+    def _has_new_grads(self) -> bool:
+        return any(
+            param.grad is not None and not self._leftovers.hold(param) for param in self._params()
+        )
 
 
 class _Watcher:
@@ -131,10 +129,6 @@ class _Watcher:
         assert module is not None
         return module
 
-    def _new_window(self) -> Window[Any]:
-        parts = self._module.trainer.accumulate_grad_batches
-        return Window(self._module, partial(_share_of_loss, parts=parts))
-
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         module, optimizer = self._module, self._strategy.optimizers[0]
         if not (module.automatic_optimization and isinstance(optimizer, CGQ)):
@@ -147,13 +141,19 @@ class _Watcher:
         trainer, window = module.trainer, optimizer.window
         starts = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if window is None or (window and starts):
-            window = optimizer.window = self._new_window()
+            window = optimizer.open_window(module)
 
         def again() -> Any:  # on the module itself: DDP's wrapper would prepare for a backward
             with unnoticed(module), self._strategy.precision_plugin.train_step_context():
                 return module.training_step(*args, **kwargs)
 
-        return window.run(lambda: self._training_step(*args, **kwargs), again)
+        def first() -> Any:
+            output = self._training_step(*args, **kwargs)
+            with self._strategy.precision_plugin.train_step_context():
+                window.has_come_to(_share_of_loss(output, parts=1))
+            return output
+
+        return window.run(first, again)
 
     def optimizer_step(self, optimizer: Any, closure: Closure, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(optimizer, CGQ):
@@ -161,21 +161,23 @@ class _Watcher:
         if not self._module.automatic_optimization:
             closure = self._manual_first_pass(optimizer, closure)
         elif optimizer.window is None:
-            optimizer.window = self._new_window()
+            optimizer.open_window(self._module)
         try:
             with _clipping_seen(self._module, optimizer):
-                return self._optimizer_step(optimizer, closure, *args, **kwargs)
+                output = self._optimizer_step(optimizer, closure, *args, **kwargs)
+            optimizer.take_back_left_out()
+            return output
         except BaseException:
             if optimizer.window is not None:
                 optimizer.window.rewind()
             raise
         finally:
-            optimizer.window = None  # also where a gradient scaler left the step out
+            optimizer.window = None
 
     def _manual_first_pass(self, optimizer: CGQ, closure: Closure) -> Callable[[], Any]:
         call, takes_backward = called_with_backward(closure)
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        window = optimizer.window = self._new_window()
+        window = optimizer.open_window(self._module)
 
         def again() -> Any:
             with unnoticed(self._module):
@@ -185,7 +187,7 @@ class _Watcher:
         def first() -> Any:
             given = [param.grad for param in params]
             optimizer.zero_grad()
-            loss = window.run(lambda: call(True), again)
+            loss = window.run(lambda: call(True), again, has_backward=takes_backward)
             has_grads = any(param.grad is not None for param in params)
             if has_grads and not takes_backward:
                 raise RuntimeError(

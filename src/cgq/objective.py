@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -31,6 +32,14 @@ class Leftovers:
         grad = param.grad
         gone, version = self._marks.get(id(param), (lambda: None, 0))
         return grad is not None and grad is gone() and grad._version == version
+
+
+@dataclass
+class Noted:
+    """What a host's closure, whose passes ran before it, knows of them beside their losses."""
+
+    rounding: float = 0.0
+    draws_differ: bool = False
 
 
 class Objective(Protocol):

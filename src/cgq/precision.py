@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 # A network's last layers, which under autocast are as coarse as the rest, lie within as many nodes
-# of the loss; to look at all would cost time in every step.
+# of the loss; to look at all would cost time in every step. Of many losses that are joined in one
+# node, the first and the last few stand for the others.
 NEAR = 32
+FEW = 2
 
 
 def rounding(dtypes: Iterable[torch.dtype]) -> float:
@@ -47,4 +49,5 @@ def _dtypes_in_graph(loss: Tensor) -> Iterator[torch.dtype]:
         for output in node._input_metadata:
             yield output.dtype
         if len(nodes) < NEAR:
-            nodes += [before for before, _ in node.next_functions if before is not None]
+            inputs = [before for before, _ in node.next_functions if before is not None]
+            nodes += inputs if len(inputs) <= 2 * FEW else inputs[:FEW] + inputs[-FEW:]

@@ -147,6 +147,7 @@ class World:
         """Let go of modules, states and copies: the step is over."""
         self._thread = threading.get_ident()
         self.modules: dict[nn.Module, None] = {}
+        self.casts: set[torch.dtype] = set()  # autocast's, where a module was called
         self._generators_before: generators.States = {}
         self._generators_after: generators.States = {}
         self._drawn_from: generators.States = {}
@@ -154,9 +155,10 @@ class World:
         self._buffers_after: list[_Buffers] = []
 
     @contextmanager
-    def first_pass(self) -> Iterator[None]:
-        """Remember how the world was before this block."""
+    def first_pass(self, device_type: str = "cpu") -> Iterator[None]:
+        """Remember how the world was before this block, and what autocast does in it."""
         self.forget()
+        self._device_type = device_type
         self._generators_before = generators.states()
         if self.model is not None:
             self._meet(self.model)
@@ -175,6 +177,8 @@ class World:
         # Another thread's modules are another run's.
         if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
             self._meet(module)
+            if torch.is_autocast_enabled(self._device_type):
+                self.casts.add(torch.get_autocast_dtype(self._device_type))
 
     def _meet(self, module: nn.Module) -> None:
         if module not in self.modules:
@@ -199,15 +203,8 @@ class World:
         generators.restore(self._drawn_from)
 
     def has_drawn_alike(self) -> bool:
-        """Whether a probe has drawn what the first pass drew, or nothing.
-
-        The first pass may draw once for all, as a lazy module does for its weights.
-        """
-        if not self._drawn_from:
-            return True
-        now = generators.states()
-        drawn = generators.changed(self._drawn_from, now)
-        return drawn.keys().isdisjoint(generators.changed(self._generators_after, now))
+        """Whether a probe has drawn what the first pass drew, or nothing."""
+        return generators.drawn_alike(self._drawn_from, self._generators_after)
 
     def go_on(self) -> None:
         """As after the first pass, once it was marked."""

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from cgq import generators
 from cgq.closure import loss_value
+from cgq.objective import Noted
+from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 
 Output = TypeVar("Output")
@@ -20,9 +22,11 @@ Loss = Tensor | float
 
 
 class _Pass(NamedTuple):
-    """A forward pass: how the generators stood before, its loss, and how to have it again."""
+    """A forward pass: the generators before it, those it drew from, and those after; its loss."""
 
     before: generators.States
+    drawn_from: generators.States
+    after: generators.States
     loss: Loss
     again: Callable[[], Loss | None]
 
@@ -50,46 +54,106 @@ class Window(Generic[Output]):
     def __init__(self, model: nn.Module, loss_in: Callable[[Output], Loss | None]) -> None:
         self._model, self._loss_in = model, loss_in
         self._passes: list[_Pass] = []
-        self._start = self._end = _world_now(model)
+        self._start = _world_now(model)
+        self._after: generators.States = {}
+        self._noted = Noted()
 
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def run(self, first: Callable[[], Output], again: Callable[[], Output]) -> Output:
-        """What `first` gives. `again` gives the same without hooks, logs and the like."""
-        before = generators.states()
+    def run(
+        self,
+        first: Callable[[], Output],
+        again: Callable[[], Output],
+        *,
+        has_backward: bool = False,
+    ) -> Output:
+        """What `first` gives, which may run backward. `again` gives the same without a trace."""
+        before, self._after = generators.states(), {}
         output = first()
         loss = self._loss_in(output)
+        if not (self._after or has_backward):
+            self.has_come_to(loss)
         if loss is not None:
-            loss = loss.detach() if isinstance(loss, Tensor) else loss
-            self._passes.append(_Pass(before, loss, lambda: self._loss_in(again())))
+            self._note_rounding(loss)
+            drawn_from = generators.changed(before, self._after) if self._after else {}
+            self._passes.append(
+                _Pass(before, drawn_from, self._after, _detached(loss), self._probe_of(again))
+            )
         return output
 
-    def step(self, step: Callable[[Callable[[bool], Loss]], Output]) -> Output:
-        """What the optimizer's `step` returns, once `.grad` holds the gradient of the losses."""
+    def has_come_to(self, loss: Loss | None) -> None:
+        """Say that a pass is at its loss, before its backward and in the autocast around it.
+
+        A pass without backward is there at its end. Of one with it nobody notices, unless this is
+        said, that probes draw other numbers.
+        """
+        self._after = generators.states()
+        if loss is not None:
+            self._note_rounding(loss)
+
+    def step(
+        self, step: Callable[[Callable[[bool], Loss]], Output], scale: Tensor | float = 1.0
+    ) -> Output:
+        """What the optimizer's `step` returns, once `.grad` holds the gradient of `scale`·loss."""
         # The optimizer undoes what happens inside its step, and that should be all the passes.
-        self._end = _world_now(self._model)
+        end = _world_now(self._model)
         self.rewind()
-        return step(self._closure)
+        return step(_Closure(self._passes, end, self._noted, scale))
 
     def rewind(self) -> None:
         """Leave generators and buffers as before the first pass."""
         self._start.rewind()
 
-    def _closure(self, backward: bool) -> Loss:
+    def _probe_of(self, again: Callable[[], Output]) -> Callable[[], Loss | None]:
+        return lambda: self._loss_in(again())
+
+    def _note_rounding(self, loss: Loss) -> None:
+        device = next(self._model.parameters()).device
+        error = rounding(dtypes_behind(loss, device))
+        self._noted.rounding = max(self._noted.rounding, error)
+
+
+class _Closure:
+    """The passes as a `closure(backward)`."""
+
+    def __init__(
+        self, passes: list[_Pass], end: World, noted: Noted, scale: Tensor | float
+    ) -> None:
+        self._passes, self._end, self._scale = passes, end, scale
+        self.noted = noted
+
+    def __call__(self, backward: bool) -> Loss:
         if backward:  # the host has run it
             self._end.rewind()
-            return _total(one.loss for one in self._passes)
-        return _total(self._losses_here())
+            return _total(one.loss for one in self._passes) * self._scale
+        return _total(self._losses_here()) * self._scale
 
     def _losses_here(self) -> Iterator[Loss]:
         for number, one in enumerate(self._passes):
             if number:  # what was drawn between two passes, such as a batch, is not drawn again
                 generators.restore(one.before)
-            loss = one.again()
+            try:
+                loss = one.again()
+            except RuntimeError as error:
+                if "does not require grad" not in str(error):
+                    raise
+                raise RuntimeError(DIFFERENTIATES) from error
             if loss is None:
                 raise RuntimeError("A pass that gave a loss at first gave None when probed.")
+            self.noted.draws_differ |= not generators.drawn_alike(one.drawn_from, one.after)
             yield loss
+
+
+DIFFERENTIATES = (
+    "A probe of the line search repeats the forward pass without gradient, but something in it "
+    "differentiates. Put `with torch.enable_grad():` around that part, from the forward pass it "
+    "differentiates to the derivative. A probe must not call backward() on the loss."
+)
+
+
+def _detached(loss: Loss) -> Loss:
+    return loss.detach() if isinstance(loss, Tensor) else loss
 
 
 def _total(losses: Iterable[Loss]) -> Loss:
