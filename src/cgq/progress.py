@@ -10,7 +10,6 @@ from torch import Tensor
 from cgq.policy import TrialDecay
 from cgq.scalars import Number
 from cgq.search import Search
-from cgq.watch import Watch
 
 # In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
 # keep. The same in every group, but for step_size.
@@ -25,7 +24,6 @@ DEFAULTS: dict[str, float | int] = {
     "trial_scale": 1.0,
     "trial_total": 0.0,
     "trial_searches": 0,
-    **Watch()._asdict(),
 }
 
 
