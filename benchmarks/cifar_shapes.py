@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from cgqbench.networks import network
 
 SHAPE = (3, 32, 32)
+channels_last = True
 
 
 def model() -> nn.Module:

@@ -89,6 +89,7 @@ def task_for(name: str) -> Task:
         data,
         prepared=partial(normalised, mean=(0.5,) * 3, std=(0.25,) * 3),
         augmented=cropped_and_flipped,
+        channels_last=True,
     )
 
 

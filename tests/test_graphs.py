@@ -51,7 +51,8 @@ def task_of(model: Any = small_network, examples: int = 50 * 16) -> Task:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(examples, 3, 8, 8, generator=generator)
     targets = torch.randint(0, 10, (examples,), generator=generator)
-    return Task(model, (inputs, targets), (inputs[:32], targets[:32]))
+    test = inputs[:32], targets[:32]
+    return Task(model, (inputs, targets), test, channels_last=True)
 
 
 def learner_of(
@@ -180,6 +181,34 @@ class Waiting(nn.Module):
 class Drawing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * random.random()
+
+
+class Replacing(nn.Module):
+    """Has a buffer that every pass replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
+        return x - self.mean
+
+
+class Doubling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [(Replacing, "replaces a buffer"), (Doubling, "changes its inputs")]
+)
+def test_what_a_graph_would_repeat_wrongly_is_refused(module: Any, words: str) -> None:
+    task = task_of(lambda: nn.Sequential(module(), small_network()))
+    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
+    inputs, targets = next(feed.epoch(1))
+    with pytest.raises(TaskError, match=words):
+        learner.closure(inputs, targets)
 
 
 def test_draws_on_the_host_are_refused() -> None:

@@ -13,7 +13,7 @@ from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
 from cgqbench.record import Record, RecordError, runs, times_of
-from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.runner import Conditions, record_path, refuse_differences, run_cell
 from cgqbench.seeds import derived
 from cgqbench.task import task_of
 from cgqbench.train import Learner, on_test_data
@@ -259,3 +259,19 @@ def test_without_averaging_the_record_says_so(tmp_path):
     (run,) = runs(tmp_path)
     assert run.epochs[0]["average_test_accuracy"] is None
     assert run.epochs[0]["test_accuracy"] is not None
+
+
+def test_a_record_that_does_not_name_its_arithmetic_is_of_its_time(tmp_path):
+    path = tmp_path / "old.jsonl"
+    assert refuse_differences(path, {"device": "cpu"}, {"arithmetic": "float32"}) is None
+    with pytest.raises(RecordError, match="arithmetic None, not 'tf32'"):
+        refuse_differences(path, {"device": "cuda"}, {"arithmetic": "tf32"})
+
+
+def test_a_finished_record_of_another_arithmetic_is_refused(tmp_path):
+    cell = cell_of("sgd", epochs=1)
+    run_cell(cell, Conditions(tmp_path))
+    path = record_path(cell, tmp_path)
+    path.write_text(path.read_text().replace('"arithmetic": "float32"', '"arithmetic": "bf16"'))
+    with pytest.raises(RecordError, match="arithmetic 'bf16', not 'float32'"):
+        run_cell(cell, Conditions(tmp_path))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from cgq.foresight import TWO_POINT_FIRST, Plan, foreseen
@@ -20,7 +21,7 @@ from cgq.options import Options
 from cgq.policy import smoothed
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, least, stacked
+from cgq.scalars import Number, choose, is_finite, least, scalar_dtype, stacked
 from cgq.search import Search, quadratic_search
 
 
@@ -85,7 +86,9 @@ class Step:
                 land,
                 memory.layout.device,
                 # A first trial at the ceiling is mostly the last: one wait more costs less then.
-                twice=self._options.shrinks_trial,
+                # And in narrow numbers the device could not say where the host will go.
+                twice=self._options.shrinks_trial
+                and scalar_dtype(memory.layout.device) == torch.float64,
             )
         except BaseException:
             line.move_back()

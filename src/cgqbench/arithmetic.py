@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cgqbench.joining import join
 from cgqbench.networks import repeated_blocks
@@ -37,31 +37,44 @@ class Arithmetic:
         """What a record says of it."""
         if self.device.type != "cuda":
             return "float32"
-        return "bf16, compiled" if self.fast else "tf32"
+        return "bf16" if self.fast else "tf32"
 
     def set_up(self, threads: int) -> None:
         """Ask torch for the same arithmetic on every run: call before anything is computed."""
         torch.set_num_threads(threads)
         if self.device.type != "cuda":
             return
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)  # streams and graphs are made on the current one
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
 
-    def placed(self, model: nn.Module) -> nn.Module:
-        """The model on the device, ready for passes."""
+    def placed(self, model: nn.Module, channels_last: bool) -> nn.Module:
+        """The model on the device, ready for passes; on a GPU maybe with channels-last weights."""
         model = model.to(self.device)
         if self.device.type != "cuda":
             return model
-        for parameter in model.parameters():
-            if parameter.dim() == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        if channels_last:
+            for parameter in model.parameters():
+                parameter.data = self._laid_out(parameter.data)
         join(list(model.parameters()))
         if self.fast:
             _compile(repeated_blocks(model))
         return model
+
+    def inputs(self, inputs: Tensor, channels_last: bool) -> Tensor:
+        """The inputs of a pass, laid out as the weights are."""
+        on_gpu = self.device.type == "cuda"
+        return self._laid_out(inputs) if channels_last and on_gpu else inputs
+
+    @staticmethod
+    def _laid_out(tensor: Tensor) -> Tensor:
+        if tensor.dim() != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
 
     def passes(self) -> AbstractContextManager[None]:
         """The context of a training pass, loss included."""

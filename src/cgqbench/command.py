@@ -58,8 +58,8 @@ class Run:
             self.fast,
             self.graphs,
         )
-        Arithmetic(torch.device(device), self.fast)  # refuses what the device cannot do
-        left = self._unfinished(cells)
+        arithmetic = Arithmetic(torch.device(device), self.fast)
+        left = self._unfinished(cells, arithmetic)
         if len(left) < len(cells):
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -78,7 +78,7 @@ class Run:
         if failed:
             raise typer.Exit(1)
 
-    def _unfinished(self, cells: Sequence[Cell]) -> list[Cell]:
+    def _unfinished(self, cells: Sequence[Cell], arithmetic: Arithmetic) -> list[Cell]:
         """The cells left to do. Whatever can be wrong is found before anything is run or lost."""
         tasks: dict[tuple[str, str, str | None], Task] = {}
         for cell in cells:
@@ -96,7 +96,7 @@ class Run:
                 if self.restart or not record.lines:
                     left.append((cell, record))
                 elif record.ended:
-                    check_same(cell, task, record)
+                    check_same(cell, task, record, arithmetic)
                     record.checkpoint.unlink(missing_ok=True)  # killed after its last line
                 elif self.resume:
                     left.append((cell, record))

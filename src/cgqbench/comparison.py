@@ -191,11 +191,13 @@ def _distinct(runs: list[Run]) -> list[Run]:
                 f"({run.header['method']}, seed {run.header['seed']}). Remove one of them, or "
                 "report their folders apart."
             )
-        if run.header.get("settings") != runs[0].header.get("settings"):
-            raise RecordError(
-                f"{runs[0].path} and {run.path} call their method {run.header['method']}, but "
-                "their settings differ, so that no mean can be taken. Report their folders apart."
-            )
+        for differing in ("settings", "arithmetic"):
+            if run.header.get(differing) != runs[0].header.get(differing):
+                raise RecordError(
+                    f"{runs[0].path} and {run.path} call their method {run.header['method']}, but "
+                    f"their {differing} differ, so that no mean can be taken. Report their folders "
+                    "apart."
+                )
     return list(seeds.values())
 
 

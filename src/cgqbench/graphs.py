@@ -12,19 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from cgq import generators
 from cgq.closure import loss_value
 from cgq.objective import Leftovers
 from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
+from cgqbench.capturable import only_what_a_graph_repeats
 from cgqbench.joining import flat_values, set_values, views_side_by_side
 from cgqbench.task import Loss
 from cgqbench.task_file import TaskError
 
 # Passes before a capture, in which libraries choose their kernels and take their memory.
 WARM_UP = 3
+# Those whose statistics are known to stay when they are told not to track them.
+NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 # Parameters looked at before each replay: a method that moves them in memory moves them all.
 WATCHED = 8
 
@@ -67,7 +68,7 @@ class Captured:
         self.params = [param for param in model.parameters() if param.requires_grad]
         self._watched = self.params[:: max(1, len(self.params) // WATCHED)]
         self._addresses = [param.data_ptr() for param in self._watched]
-        self.inputs = _channels_last(inputs.clone())
+        self.inputs = inputs.clone()
         self.targets = targets.clone()
         self.generator = torch.cuda.default_generators[inputs.device.index or 0]
         self._model, self._loss = model, loss
@@ -92,20 +93,13 @@ class Captured:
             )
 
     def _warm_up(self) -> None:
-        before = generators.states()
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        batch = self.inputs, self.targets
+        with torch.cuda.stream(self._stream), only_what_a_graph_repeats(self._model, batch):
             for _ in range(WARM_UP):
                 self._first_pass()
                 self._probe()
         torch.cuda.current_stream().wait_stream(self._stream)
-        drawn = generators.changed(before, generators.states())
-        on_host = sorted(name for name in drawn if not name.startswith("torch.cuda"))
-        if on_host:
-            raise TaskError(
-                f"The model draws random numbers on the host ({', '.join(on_host)}), which a "
-                "captured graph would repeat. Add --no-graphs."
-            )
 
     def _graph(self, passes: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         graph = torch.cuda.CUDAGraph()
@@ -218,15 +212,10 @@ class Replay:
             self._captured.undo.replay()
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
-    """Images as the kernels like them; others as they are."""
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-
 def _has_other_buffers(model: nn.Module) -> bool:
     """Whether there are buffers besides the statistics that `_frozen_statistics` protects."""
     return any(
-        not isinstance(module, _BatchNorm) and any(b is not None for b in module._buffers.values())
+        type(module) not in NORMS and any(b is not None for b in module._buffers.values())
         for module in model.modules()
     )
 
@@ -234,7 +223,11 @@ def _has_other_buffers(model: nn.Module) -> bool:
 @contextmanager
 def _frozen_statistics(model: nn.Module) -> Iterator[None]:
     """BatchNorm as in training, but its running statistics are left alone."""
-    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    tracking = [
+        m
+        for m in model.modules()
+        if isinstance(m, NORMS) and type(m) in NORMS and m.track_running_stats
+    ]
     for module in tracking:
         module.track_running_stats = False
     try:

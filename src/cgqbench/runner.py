@@ -60,7 +60,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
     with Record(record_path(cell, conditions.records)) as record:
         task = task_of(cell)
         if record.ended:
-            check_same(cell, task, record)
+            check_same(cell, task, record, conditions.arithmetic)
             return
         arithmetic = conditions.arithmetic
         arithmetic.set_up(conditions.threads)
@@ -107,9 +107,10 @@ def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: 
     }
 
 
-def check_same(cell: Cell, task: Task, record: Record) -> None:
-    """Refuse a record of another cell under the same name."""
-    refuse_differences(record.path, record.header or {}, identity_of(cell, task))
+def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -> None:
+    """Refuse a record of another cell, or of another arithmetic, under the same name."""
+    wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name}
+    refuse_differences(record.path, record.header or {}, wanted)
 
 
 def _epoch(
@@ -163,7 +164,8 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             )
         return 0
     try:
-        saved = torch.load(record.checkpoint, weights_only=True)
+        place = learner.arithmetic.device
+        saved = torch.load(record.checkpoint, weights_only=True, map_location=place)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise RecordError(
             f"{record.checkpoint} is no whole checkpoint of numbers, so {record.path} cannot be "
@@ -199,6 +201,8 @@ def _end(record: Record) -> Line:
 
 def refuse_differences(path: Path, found: Line, wanted: Line) -> None:
     """Raise if a file's first line says otherwise than `wanted`, in what is not incidental."""
+    if found.get("device") == "cpu":  # older records do not say it
+        found = {"arithmetic": "float32", **found}
     differing = [
         f"{key} {found.get(key)!r}, not {value!r}"
         for key, value in wanted.items()

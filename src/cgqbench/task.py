@@ -51,6 +51,8 @@ class Task:
     """A random change of training inputs, before they are prepared."""
     epoch_size: int | None = None
     """Training examples that an epoch draws, none twice; None: all there are."""
+    channels_last: bool = False
+    """Whether the model takes images in channels-last memory, which GPUs like better."""
     checksum: str | None = None
     """What tells it from another of the same name, where a name is not enough."""
 
@@ -74,6 +76,7 @@ def by_name(dataset: str, network_name: str) -> Task:
         data.test,
         prepared=partial(normalised, mean=data.mean, std=data.std),
         augmented=cropped_and_flipped if data.augment else None,
+        channels_last=True,
     )
 
 

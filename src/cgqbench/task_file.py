@@ -59,6 +59,7 @@ def from_file(path: Path) -> Task:
         (test_x, test_y),
         getattr(module, "loss", cross_entropy),
         getattr(module, "correct", classes),
+        channels_last=getattr(module, "channels_last", False),
         checksum=_checksum(path, (x, y, test_x, test_y)),
     )
 

@@ -44,7 +44,7 @@ class Learner:
         method = chosen(cell.method, cell.network)
         seed_everything(derived(cell.seed, "initialisation"))
         self.arithmetic = arithmetic
-        self.model = arithmetic.placed(task.model())
+        self.model = arithmetic.placed(task.model(), task.channels_last)
         self._task, self._batch_size = task, cell.batch_size
         self._graphs = Graphs(self.model, self.loss) if graphs else None
         budget = Budget(cell.epochs, len(feed))
@@ -57,6 +57,7 @@ class Learner:
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""
         whole = len(targets) == self._batch_size
+        inputs = self.arithmetic.inputs(inputs, self._task.channels_last)
         with self.arithmetic.passes() if whole else self.arithmetic.other_passes():
             return self._task.loss(self.model(inputs), targets)
 

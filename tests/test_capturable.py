@@ -1,0 +1,99 @@
+"""What a captured graph would repeat wrongly is refused; sharing a GPU starts and ends cleanly."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cgqbench.arithmetic import Arithmetic
+from cgqbench.capturable import only_what_a_graph_repeats
+from cgqbench.engines.shared_gpu import CONTROL, PIPE, shared_gpu
+from cgqbench.task_file import TaskError
+
+
+class Layer(nn.Module):
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(self, x)
+
+
+def replaced(layer: Any, x: Tensor) -> Tensor:
+    layer.mean = 0.9 * layer.mean + x.mean(0)
+    return x - layer.mean
+
+
+def written(layer: Any, x: Tensor) -> Tensor:
+    layer.mean.mul_(0.9).add_(x.mean(0))
+    return x - layer.mean
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (replaced, r"replaces a buffer.*copy_"),
+        (lambda layer, x: x.mul_(2), "changes its inputs in place"),
+        (lambda layer, x: x * random.random(), r"on the host \(python\)"),
+        (lambda layer, x: x * torch.rand(()), r"on the host \(torch\)"),
+    ],
+)
+def test_it_is_refused(change: Any, words: str) -> None:
+    layer, x = Layer(change), torch.ones(2, 3)
+    with pytest.raises(TaskError, match=words), only_what_a_graph_repeats(layer, [x]):
+        layer(x)
+
+
+def test_a_buffer_may_be_written() -> None:
+    layer, x = Layer(written), torch.ones(2, 3)
+    with only_what_a_graph_repeats(layer, [x]):
+        layer(x)
+    assert torch.equal(layer.mean, torch.ones(3))
+
+
+def control(folder: Path, script: str) -> None:
+    path = folder / CONTROL
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+
+
+def test_the_service_runs_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tmp_path / "said"
+    control(tmp_path, f'if [ "$1" = -d ]; then echo started >> {said}; else cat >> {said}; fi\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with shared_gpu() as environment:
+        assert Path(environment[PIPE]).is_dir()
+        assert said.read_text() == "started\n"
+    assert said.read_text() == "started\nquit\n"
+    assert not Path(environment[PIPE]).exists()
+
+
+@pytest.mark.parametrize("script", [None, "exit 1\n"])
+def test_without_the_service_one_is_told(
+    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script:
+        control(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path) + (":/usr/bin:/bin" if script else ""))
+    with pytest.warns(UserWarning, match="take turns"), shared_gpu() as environment:
+        assert environment == {}
+
+
+def test_a_service_that_runs_already_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PIPE, "somewhere")
+    with shared_gpu() as environment:
+        assert environment == {}
+
+
+def test_fast_is_for_gpus() -> None:
+    assert Arithmetic(torch.device("cpu")).name == "float32"
+    assert Arithmetic(torch.device("cuda"), fast=True).name == "bf16"
+    with pytest.raises(ValueError, match="--fast is for CUDA"):
+        Arithmetic(torch.device("cpu"), fast=True)
