@@ -134,9 +134,8 @@ def test_the_optimizer_s_state_is_numbers_and_plain_containers(tmp_path: Path) -
     with torch.serialization.safe_globals([]):
         state = torch.load(tmp_path / "state.pt", weights_only=True)
     CGQ(model.parameters()).load_state_dict(state)
-    json.dumps(
-        [{k: float(v) for k, v in g.items() if k != "params"} for g in state["param_groups"]]
-    )
+    numbers = [value for group in state["param_groups"] for value in group.values()]
+    assert {type(value) for value in numbers} == {float, int, list}
 
 
 class Elements(HTMLParser):

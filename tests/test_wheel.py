@@ -31,6 +31,7 @@ def test_the_package(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(ROOT, tree, ignore=NOT_SOURCE)
     run(sys.executable, "-m", "build", "--no-isolation", folder=tree)
+    assert sorted(path.suffix for path in (tree / "dist").iterdir()) == [".gz", ".whl"]
     (wheel,), (archive,) = (tree / "dist").glob("*.whl"), (tree / "dist").glob("*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, archive, folder=tree)
     check_content(wheel, archive)
