@@ -89,10 +89,7 @@ class Watch(NamedTuple):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether, after many steps, the loss is still about where it began.
-
-        On no network that trained did it take 200 steps to fall by a hundredth.
-        """
+        """Whether, after many steps, the loss is still about where it began."""
         bound = self.start_loss - FALLEN * abs(self.start_loss)
         return self.losses >= STUCK and self.usual_loss > bound
 
