@@ -132,31 +132,30 @@ def jobs_table(device: str, console: Console, most: int) -> Table:
     """Epochs an hour of whole cells: training, evaluation, record and checkpoint."""
     table = Table("network", "method", "at a time", "cell-epochs an hour", "÷ one at a time")
     task = Path(__file__).with_name("cifar_shapes.py")
-    for method in ("sgd",):
-        alone = 0.0
-        for jobs in (1, most):
-            console.print(f"[dim]resnet110 {method} {jobs} at a time[/]")
-            cells = [
-                Cell("jobs", "cifar_shapes", "task", method, seed, 3, BATCH, False, str(task))
-                for seed in range(jobs)
-            ]
-            with tempfile.TemporaryDirectory() as folder:
-                conditions = Conditions(Path(folder), device)
-                for event in ENGINES["local"](cells, conditions, jobs):
-                    if isinstance(event.news, Ended) and event.news.error:
-                        raise RuntimeError(event.news.error)
-                records = [read_run(record_path(cell, conditions.records)) for cell in cells]
-            times = [
-                line["train_seconds"] + line["evaluation_seconds"]
-                for record in records
-                if record
-                for line in record.times[1:]  # the first captures
-            ]
-            rate = 3600 * jobs / statistics.mean(times) * int(os.environ["CGQ_IMAGES"]) / EPOCH
-            alone = alone or rate
-            row = "resnet110", method, str(jobs), f"{rate:.0f}", f"{rate / alone:.2f}"
-            console.print(f"[dim]{', '.join(row)}[/]")
-            table.add_row(*row)
+    alone = 0.0
+    for jobs in (1, most):
+        console.print(f"[dim]resnet110 {jobs} at a time[/]")
+        cells = [
+            Cell("jobs", "cifar_shapes", "task", "sgd", seed, 3, BATCH, False, str(task))
+            for seed in range(jobs)
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            conditions = Conditions(Path(folder), device)
+            for event in ENGINES["local"](cells, conditions, jobs):
+                if isinstance(event.news, Ended) and event.news.error:
+                    raise RuntimeError(event.news.error)
+            records = [read_run(record_path(cell, conditions.records)) for cell in cells]
+        times = [
+            line["train_seconds"] + line["evaluation_seconds"]
+            for record in records
+            if record
+            for line in record.times[1:]  # the first captures
+        ]
+        rate = 3600 * jobs / statistics.mean(times) * int(os.environ["CGQ_IMAGES"]) / EPOCH
+        alone = alone or rate
+        row = "resnet110", "sgd", str(jobs), f"{rate:.0f}", f"{rate / alone:.2f}"
+        console.print(f"[dim]{', '.join(row)}[/]")
+        table.add_row(*row)
     return table
 
 

@@ -219,7 +219,7 @@ def test_a_full_graph_of_the_step_is_refused_by_name(wrap):
     before = [param.detach().clone() for param in model.parameters()]
     inputs, targets = batch(0)
     step: Any = optimizer.step if wrap == "method" else lambda closure: optimizer.step(closure)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"\.step"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"Searching\.step|optimizer\.step"):
         torch.compile(step, fullgraph=True, backend="aot_eager")(
             lambda: nn.functional.mse_loss(model(inputs), targets)
         )
@@ -231,12 +231,3 @@ def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "with_compile.py"), run_name="__main__")
     accuracy = re.findall(r"test accuracy ([\d.]+)", capsys.readouterr().out)[0]
     assert float(accuracy) > 90
-
-
-def test_the_code_blocks_of_the_page_run():
-    page = (ROOT / "docs" / "compile.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 3
-    session: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "compile.md", "exec"), session)

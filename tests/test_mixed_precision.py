@@ -385,13 +385,3 @@ def test_the_example_runs(capsys):
     accuracies = re.findall(r"(\w+): test accuracy ([\d.]+)", capsys.readouterr().out)
     assert [name for name, _ in accuracies] == ["fp32", "bf16", "fp16"]
     assert all(float(accuracy) > 90 for _, accuracy in accuracies)
-
-
-@pytest.mark.usefixtures("without_onednn")
-def test_the_code_blocks_of_the_page_run():
-    page = (ROOT / "docs" / "mixed_precision.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 4
-    session: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "mixed_precision.md", "exec"), session)

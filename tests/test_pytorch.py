@@ -272,13 +272,3 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found is not None
     assert min(map(float, found.groups())) > 0.95
     assert "resumed" in said
-
-
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "pytorch.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 8
-    session: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "pytorch.md", "exec"), session)

@@ -218,13 +218,3 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     found = re.search(r"accuracy ([\d.]+)", capsys.readouterr().out)
     assert found is not None
     assert float(found[1]) > 0.9
-
-
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "skorch.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 3
-    session: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "skorch.md", "exec"), session)

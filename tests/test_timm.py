@@ -156,12 +156,3 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     found = re.search(r"accuracy of the average ([\d.]+)", capsys.readouterr().out)
     assert found is not None
     assert float(found[1]) > 0.9
-
-
-@needs_timm
-def test_the_page_runs(without_onednn: None) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "timm.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 3
-    session: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, "timm.md", "exec"), session)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_accelerator import Looks, as_accelerator
+from test_accelerator import Looks, as_accelerator, assert_no_copy_outlives_a_step
 from wrapped_run import Run, adamw, is_well
 
 
@@ -90,3 +90,14 @@ def test_a_gradient_that_is_not_finite(search_prob: float, monkeypatch: pytest.M
     run.step()
     assert run.vector().isfinite().all()
     assert not torch.equal(run.vector(), before)
+
+
+@pytest.mark.parametrize("search_prob", [0.0, 1.0])
+def test_no_copy_of_the_gradient_outlives_its_step(
+    search_prob: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(sgd, search_prob=search_prob)
+    seeded(run, 0)
+    assert_no_copy_outlives_a_step(lambda: seeded(run, 1), monkeypatch)
+    assert run.optimizer.param_groups[0]["steps"] == 7

@@ -47,12 +47,11 @@ class Batch(Ground):
         self._p = Vector(layout, lambda: memory.direction.parts)
         self.snapshot = Snapshot(memory)
         self._theta = Vector(layout, self.snapshot.parts)
-        self._f: Vector | None = self._g
+        self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
         if unclipped is not None or any(self.decays):
-            self._f = None
-        if self._f is None and (unclipped is not None or layout.on_host):
             fs = grads if unclipped is None else unclipped
-            self._f = Vector(layout, lambda: layout.parts(fs, memory.scratch.views), self.sign)
+            apart = Vector(layout, lambda: layout.parts(fs, memory.scratch.views), self.sign)
+            self._f = apart if layout.on_host or unclipped is not None else None
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from, of a loss whose relative error is seen to be `error`."""

@@ -51,8 +51,8 @@ def foreseen(
     the first fit, `two_point`, is made where the losses are, and all is read at once. The search
     stays with `quadratic_search`, which finds in `losses` what it asks for, or measures further.
     Where the search ends with the first trial, the second measurement was in vain, and both where
-    the host then sees that there was nothing to search. `land` moves
-    the parameters to where a search that chooses the last trial would take them: the α applied.
+    the host then sees that there was nothing to search. `land` moves the parameters to where a
+    search that chooses the last trial would take them, and returns the α applied.
     """
     # All of them tensors: of a float and a tensor torch makes another quotient than the host.
     plan = Plan(*(as_tensor(number, device) for number in plan))

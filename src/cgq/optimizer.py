@@ -12,7 +12,6 @@ from cgq.flat import Layout, real, with_gradients
 from cgq.geometry import shapes_of
 from cgq.memory import Memory, renewed
 from cgq.momentum import Rule, polak_ribiere
-from cgq.notices import CLASSIC
 from cgq.objective import Objective
 from cgq.options import (
     Options,
@@ -156,12 +155,7 @@ class CGQ(Searching):
             unclipped = self._caller.unclipped.gradients(params)
             batch = Batch(memory, grads, shapes, ceiling, unclipped=unclipped, **shared)
             step = Step(memory, grads, shapes, batch, **shared)
-            if objective is not None and loss is not None and ceiling and self._is_due():
-                if objective.runs_backward:
-                    self._caller.notices.give(CLASSIC)
-                outcome = step.searched(objective, loss)
-            else:
-                outcome = step.unsearched(loss)
+            outcome = self._moved(step, objective, loss, bool(ceiling) and self._is_due())
         except BaseException:
             memory.forget_fresh(self.state)
             raise

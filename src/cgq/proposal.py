@@ -86,8 +86,8 @@ class Proposal(Ground):
         self._d = Vector(layout, lambda: memory.direction.parts)
         self._theta = Vector(layout, lambda: memory.scratch.parts)
         if searched or not layout.on_host:  # the other optimizer may write to what it is given
-            self._held = layout.gathered(grads)
-            g = Vector(layout, lambda: self._held.parts, self.sign)
+            held = self._held = layout.gathered(grads)
+            g = Vector(layout, lambda: held.parts, self.sign)  # not self: see Snapshot
         else:
             g = _as_it_lies(layout, grads, memory, self.sign)
         self._f = g if unclipped is None else _as_it_lies(layout, unclipped, memory, self.sign)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from cgq.caller import Caller
 from cgq.closure import Closure
 from cgq.memory import Vectors
-from cgq.notices import STUCK
+from cgq.notices import CLASSIC, STUCK
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.policy import coin
@@ -23,7 +23,7 @@ from cgq.progress import DEFAULTS, count_rejected, count_skipped, read
 from cgq.ranks import Ranks
 from cgq.scalars import Number, stacked
 from cgq.search import Search
-from cgq.step import Outcome
+from cgq.step import Outcome, Step
 from cgq.watch import Watch
 
 
@@ -117,6 +117,16 @@ class Searching(Optimizer):
         if self._is_watched and first["alert"]:
             return True
         return coin(self.options.seed, first["steps"], self.options.search_prob)
+
+    def _moved(
+        self, step: Step, objective: Objective | None, loss: Tensor | float | None, due: bool
+    ) -> Outcome:
+        """Search if that is due and there is a loss to measure; else take the average step."""
+        if not due or objective is None or loss is None:
+            return step.unsearched(loss)
+        if objective.runs_backward:
+            self._caller.notices.give(CLASSIC)
+        return step.searched(objective, loss)
 
     def _record(self, outcome: Outcome, ratios: list[float]) -> None:
         """Write down what came of a step, of which each group took its ratio."""

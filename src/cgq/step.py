@@ -70,9 +70,8 @@ class Step:
 
     def _foreseen(self, objective: Objective, plan: Plan) -> Outcome:
         """The same on an accelerator, where the first measurements do not wait for the host."""
-        memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
         objective.prepare_probes()
-        line = FlatLine(memory, self._batch.snapshot.buffer, self._shapes, a=a, b=b)
+        line, device = self._flat_line(plan), self._memory.layout.device
 
         def land(step: Number) -> Number:
             alpha = self._applied(step, plan)[1] if self._options.smoothing else step
@@ -84,11 +83,10 @@ class Step:
                 plan,
                 lambda alpha: self._phi(objective, line, alpha),
                 land,
-                memory.layout.device,
+                device,
                 # A first trial at the ceiling is mostly the last: one wait more costs less then.
                 # And in narrow numbers the device could not say where the host will go.
-                twice=self._options.shrinks_trial
-                and scalar_dtype(memory.layout.device) == torch.float64,
+                twice=self._options.shrinks_trial and scalar_dtype(device) == torch.float64,
             )
         except BaseException:
             line.move_back()
@@ -134,10 +132,14 @@ class Step:
         drift(self._memory, self._batch.residual, self._shapes, alpha, beta, nesterov=nesterov)
 
     def _line(self, plan: Plan) -> Line | FlatLine:
-        memory, (a, b) = self._memory, self._batch.mixture(plan.beta)
-        if memory.layout.on_host:
-            return Line(memory, self._grads, self._shapes, sign=self._batch.sign, a=a, b=b)
-        return FlatLine(memory, self._batch.snapshot.buffer, self._shapes, a=a, b=b)
+        if not self._memory.layout.on_host:
+            return self._flat_line(plan)
+        a, b = self._batch.mixture(plan.beta)
+        return Line(self._memory, self._grads, self._shapes, sign=self._batch.sign, a=a, b=b)
+
+    def _flat_line(self, plan: Plan) -> FlatLine:
+        a, b = self._batch.mixture(plan.beta)
+        return FlatLine(self._memory, self._batch.snapshot.buffer, self._shapes, a=a, b=b)
 
     def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
         """The average after a search that found this step, and the α that is applied."""

@@ -12,7 +12,6 @@ from cgq import wrappable
 from cgq.flat import Layout, real, with_gradients
 from cgq.geometry import Shape
 from cgq.kept import Kept
-from cgq.notices import CLASSIC
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.parabola import Fit, two_point
@@ -193,12 +192,7 @@ class LineSearch(Searching):
             memory.begin()
             try:
                 self._let_base_move(proposal)
-                if due and objective is not None and loss is not None:
-                    if objective.runs_backward:
-                        self._caller.notices.give(CLASSIC)
-                    outcome = step.searched(objective, loss)
-                else:
-                    outcome = step.unsearched(loss)
+                outcome = self._moved(step, objective, loss, due)
             except BaseException:
                 memory.undo()
                 if kept is not None:

@@ -1,7 +1,7 @@
 """How a network's passes are computed: in which precision, in which memory layout, compiled or not.
 
-On a GPU, TF32 and channels-last weights, with kernels that repeat themselves bit for bit; `fast`
-means bf16 and compiled blocks instead. On a CPU, as torch does.
+On a GPU, TF32 with cuDNN's deterministic kernels, in channels-last memory where the task allows it;
+`fast` means bf16 and compiled blocks instead. On a CPU, as torch does.
 """
 
 from __future__ import annotations

@@ -197,18 +197,12 @@ class Replay:
     def undo(self) -> None:
         """Buffers and generator as before the first pass."""
         self._captured.generator.set_offset(self._offset)
-        self._undo_unless(False)
+        self.undo_buffers_unless(torch.zeros_like(self._captured.keep))
 
     def undo_buffers_unless(self, keep: Tensor) -> None:
         """Buffers as before the first pass where `keep` is false, decided on the device."""
-        self._undo_unless(keep)
-
-    def _undo_unless(self, keep: Tensor | bool) -> None:
         if self._captured.undo is not None:
-            if isinstance(keep, Tensor):
-                self._captured.keep.copy_(keep)
-            else:
-                self._captured.keep.fill_(keep)
+            self._captured.keep.copy_(keep)
             self._captured.undo.replay()
 
 
