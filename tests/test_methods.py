@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -145,7 +147,7 @@ def test_the_cosine_ends_at_zero_with_the_run(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_says_what_it_applied(method):
     torch.manual_seed(0)
-    model = nn.Linear(3, 2)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     inputs, targets = torch.randn(8, 3), torch.randn(8, 2)
     optimizer = chosen(method, "mlp").optimizer(model, BUDGET, 0)
 
@@ -192,3 +194,38 @@ def test_only_keeps_what_is_named_and_refuses_what_is_not():
     ]
     with pytest.raises(ValueError, match=r"table1 has no 'cifar10'. Choose from: .*mnist"):
         table.cells(1, ["cifar10"])
+
+
+@pytest.mark.parametrize(
+    ("network", "base"), [("gpt1m", "AdamW"), ("vgg16", "SGD"), ("mlp", "SGD")]
+)
+def test_the_search_goes_around_the_base_of_the_network(network, base):
+    optimizer = chosen("search", network).optimizer(nn.Linear(2, 2), BUDGET, 0)
+    assert type(optimizer.base).__name__ == base
+    assert optimizer.options.max_relative_step == 0.005
+
+
+def test_muon_shares_groups_and_state_with_its_parts():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = chosen("muon", "mlp").optimizer(model, BUDGET, 0)
+    twin_model = copy.deepcopy(model)
+    twin = chosen("muon", "mlp").optimizer(twin_model, BUDGET, 0)
+    inputs = torch.randn(8, 3)
+
+    def move(network, through):
+        through.zero_grad()
+        network(inputs).square().mean().backward()
+        through.step()
+
+    for _ in range(3):
+        move(model, optimizer)
+        move(twin_model, twin)
+        twin.load_state_dict(copy.deepcopy(twin.state_dict()))
+    assert len(optimizer.state) == 4  # two matrices, two biases
+    assert all(map(torch.equal, model.parameters(), twin_model.parameters()))
+
+
+def test_muon_says_when_there_is_no_matrix_for_it():
+    with pytest.raises(ValueError, match="hidden linear layers, and this network has none"):
+        chosen("muon", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from cgqbench import paper
@@ -88,16 +88,20 @@ TODAYS_METHODS = (
     "dadaptation",
     "dog",
     "scgq_relative",
+    "search",
 )
 LANGUAGE_METHODS = (
     "sgd",
     "adamw",
     "adamw_cosine",
+    "adagrad",
+    "muon",
     "schedulefree_adamw",
     "prodigy",
     "dadaptation",
     "dog",
     "scgq_relative",
+    "search",
 )
 RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
 MNIST = Column("mnist", "mlp", 20)
@@ -114,6 +118,24 @@ TABLE2 = tuple(
     for dataset in ("cifar10", "cifar100")
 )
 
+# Without a rate: what the search and the relative ceiling do around any optimizer.
+GPT1M, GPT10M = (Column("stdlib", network, 6, 32) for network in ("gpt1m", "gpt10m"))
+IMAGES = tuple(Column("cifar10", network, 12, 128) for network in ("vgg16", "resnet110"))
+ADAMW_SWEEP = (
+    *(f"adamw:lr={lr}" for lr in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+    *(f"adamw_cosine:lr={lr}" for lr in (1e-3, 3e-3, 6e-3, 1e-2, 2e-2)),
+    "search",
+    "search:max_relative_step=0.01",
+)
+ANY_RATE = tuple(
+    method
+    for base in ("adamw", "sgd", "adagrad", "muon")
+    for lr in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    for method in (f"search:base={base},lr={lr}", f"{base}:lr={lr}")
+)
+SAFETY_NETWORKS = ("vgg16", "resnet110", "densenet100")
+CEILINGS = (0.001, 0.003, 0.005, 0.01, 0.02, 0.03)
+
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -124,8 +146,44 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "lm",
             "Language models",
-            tuple(Column("stdlib", network, 6, 32) for network in ("gpt1m", "gpt10m")),
+            (GPT1M, GPT10M),
             LANGUAGE_METHODS,
+        ),
+        Experiment("sweep", "Tuned AdamW, 1,500 steps", (GPT1M, GPT10M), ADAMW_SWEEP),
+        Experiment(
+            "sweep_long",
+            "Tuned AdamW, 6,000 steps",
+            (replace(GPT1M, epochs=24), replace(GPT10M, epochs=24)),
+            ADAMW_SWEEP,
+        ),
+        Experiment(
+            "sweep_images",
+            "Tuned SGD",
+            IMAGES,
+            (*(f"sgd_cosine:lr={lr}" for lr in (0.02, 0.05, 0.1, 0.2, 0.4)), "sgd", "search"),
+        ),
+        Experiment("any_rate", "The base's learning rate", (GPT1M,), ANY_RATE),
+        Experiment(
+            "ceiling",
+            "Ablation: the relative ceiling, the search and the average",
+            (*IMAGES, GPT1M),
+            tuple(
+                f"search:max_relative_step={ceiling},search_prob={p}"
+                for ceiling, p in product(CEILINGS, (0.1, 0.0))
+            ),
+        ),
+        Experiment(
+            "safety",
+            "Nothing dies: the default ceiling and three times it",
+            (
+                replace(MNIST, epochs=3),
+                *(Column("cifar10", network, 3, 128) for network in SAFETY_NETWORKS),
+                replace(GPT1M, epochs=3),
+            ),
+            tuple(
+                f"{method}:max_relative_step={ceiling}"
+                for method, ceiling in product(("search", "scgq_relative"), (0.005, 0.015))
+            ),
         ),
         Experiment(
             "figure2",

@@ -63,6 +63,7 @@ class Method:
 _PAPER_SGD = {"lr": 0.1, "momentum": 0.9}
 _PAPER_SGD_FAMILIES = _decayed(mlp={"lr": 0.01}, vgg={"lr": 0.02}, gpt={"lr": 0.03})
 _ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
+_SEARCHED_SGD = {"base": "sgd", "lr": 0.1}  # which shows that this rate is of no account
 _PAPER_CGQ = {"lr": 0.3, "max_momentum": 0.8, "max_fits": 3, "smoothing": 0.5}
 _PAPER_CGQ_FAMILIES = _decayed(
     vgg={"lr": 0.05},
@@ -115,6 +116,8 @@ METHODS: dict[str, Method] = {
         {"vgg": {"lr": 3e-4}, "gpt": {"lr": 3e-3}, "gpt1m": {"lr": 6e-3}},
         schedules.warm_cosine,
     ),
+    "adagrad": Method("Adagrad", optimizers.adagrad, {"lr": 0.01}),
+    "muon": Method("Muon", optimizers.muon, _ADAMW),
     "schedulefree_sgd": Method(
         "Schedule-Free SGD",
         libraries.schedulefree_sgd,
@@ -149,6 +152,14 @@ METHODS: dict[str, Method] = {
             "decoupled_weight_decay": True,
         },
         DECAY,
+    ),
+    "search": Method(
+        "LineSearch",
+        optimizers.search,
+        {"base": "adamw", **_ADAMW, "max_relative_step": 0.005, "search_prob": 0.1},
+        _decayed(
+            vgg=_SEARCHED_SGD, resnet=_SEARCHED_SGD, densenet=_SEARCHED_SGD, mlp=_SEARCHED_SGD
+        ),
     ),
 }
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from cgq import (
     CGQ,
+    LineSearch,
     dai_yuan,
     fletcher_reeves,
     hestenes_stiefel,
@@ -102,6 +103,50 @@ def adamw(
 ) -> Optimizer:
     """AdamW."""
     return torch.optim.AdamW(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def adagrad(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.0
+) -> Optimizer:
+    """Adagrad."""
+    return torch.optim.Adagrad(model.parameters(), lr, weight_decay=weight_decay)
+
+
+def muon(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.01
+) -> Optimizer:
+    """Muon for the hidden matrices, AdamW for the rest."""
+    from cgqbench.muon import MuonAdamW  # torch has had it since 2.9
+
+    return MuonAdamW(model, lr, weight_decay)
+
+
+BASES: dict[str, Factory] = {base.__name__: base for base in (sgd, adamw, adagrad, muon)}
+
+
+def search(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    base: str = "adamw",
+    lr: float = 1e-3,
+    weight_decay: float = 0.0,
+    max_relative_step: float = 0.005,
+    search_prob: float = 0.1,
+    max_fits: int = 3,
+    smoothing: float = 0.5,
+) -> Optimizer:
+    """LineSearch around a base that is given by name; `lr` is the base's, and should not matter."""
+    return LineSearch(
+        _named(base, BASES, "base")(model, budget, seed, lr=lr, weight_decay=weight_decay),
+        max_relative_step=max_relative_step,
+        search_prob=search_prob,
+        max_fits=max_fits,
+        smoothing=smoothing,
+        model=model,
+        seed=seed,
+    )
 
 
 def armijo(

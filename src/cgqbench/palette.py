@@ -36,12 +36,15 @@ STYLES = {
     "sgd_cosine": Style("#666e79", _DASHED),
     "adamw": Style("#0c783c"),
     "adamw_cosine": Style("#0e9e7c", _DASHED),
+    "adagrad": Style("#58a058", _MIXED),
+    "muon": Style("#8840e8", _DASHED),
     "schedulefree_sgd": Style("#666e79", _MIXED),
     "schedulefree_adamw": Style("#0e9e7c", _MIXED),
     "prodigy": Style("#a27512", _MIXED),
     "dadaptation": Style("#a5479d", _MIXED),
     "dog": Style("#7c6ee0", _MIXED),
     "scgq_relative": Style("#d93a4a"),
+    "search": Style("#4848fc"),
 }
 
 _SPARE = tuple(
