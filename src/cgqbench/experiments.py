@@ -166,7 +166,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "ceiling",
             "Ablation: the relative ceiling, the search and the average",
-            (*IMAGES, GPT1M),
+            (IMAGES[0], replace(IMAGES[1], epochs=6), GPT1M),
             tuple(
                 f"search:max_relative_step={ceiling},search_prob={p}"
                 for ceiling, p in product(CEILINGS, (0.1, 0.0))
