@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from cgq import anytime_average
+from cgq import AnytimeAverage, anytime_average
 
 STEPS = 50
 
@@ -92,3 +94,80 @@ def test_invalid_eta(eta: float) -> None:
     """An infinite one would be no average at all: every weight ∞/∞."""
     with pytest.raises(ValueError, match="Invalid eta"):
         anytime_average(eta)
+
+
+class Network(nn.Module):
+    """Tied weights, numbers of two kinds, buffers that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.tied = self.first
+        self.exact = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tied(self.norm(self.first(x))) + self.exact.sum()
+
+
+def moved(model: nn.Module, times: int) -> Iterator[nn.Module]:
+    """The model, after each of some changes of its weights and statistics."""
+    torch.manual_seed(0)
+    for _ in range(times):
+        for parameter in model.parameters():
+            parameter.data.copy_(torch.randn_like(parameter))
+        model(torch.randn(4, 3))
+        yield model
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_quick_average_is_torchs_own_to_the_bit() -> None:
+    model = Network()
+    slow = AveragedModel(model, multi_avg_fn=anytime_average())
+    quick = AnytimeAverage(model)
+    for _ in moved(model, 20):
+        slow.update_parameters(model)
+        quick.update_parameters(model)
+        assert same(quick, slow)
+
+
+def test_the_quick_average_goes_on_from_a_checkpoint_or_a_copy() -> None:
+    model = Network()
+    quick = AnytimeAverage(model)
+    for _ in moved(model, 5):
+        quick.update_parameters(model)
+    loaded, copied = AnytimeAverage(Network()), copy.deepcopy(quick)
+    loaded.load_state_dict(quick.state_dict())
+    for _ in moved(model, 5):
+        for average in (quick, loaded, copied):
+            average.update_parameters(model)
+    assert same(loaded, quick)
+    assert same(copied, quick)
+    assert int(quick.n_averaged) == 10
+
+
+def test_the_quick_average_follows_a_model_that_moves() -> None:
+    """`model.to` replaces tensors, and another model may follow the first."""
+    model, other = Network(), Network()
+    slow = AveragedModel(model, multi_avg_fn=anytime_average())
+    quick = AnytimeAverage(model)
+    for _ in moved(model, 3):
+        quick.update_parameters(model)
+        slow.update_parameters(model)
+    model._apply(lambda tensor: tensor.clone())
+    for network in (model, other):
+        for _ in moved(network, 3):
+            quick.update_parameters(network)
+            slow.update_parameters(network)
+    assert same(quick, slow)
+
+
+def test_the_quick_average_keeps_no_copy_of_the_model_in_its_own() -> None:
+    model = Network()
+    quick = AnytimeAverage(model)
+    quick.update_parameters(model)
+    assert len(list(quick.parameters())) == len(list(model.parameters()))
+    assert copy.deepcopy(quick)._found is None

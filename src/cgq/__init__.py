@@ -1,5 +1,6 @@
 """Training without a learning rate: conjugate gradients with a quadratic line search."""
 
+from cgq.anytime import AnytimeAverage
 from cgq.average import anytime_average
 from cgq.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
 from cgq.optimizer import CGQ
@@ -11,6 +12,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CGQ",
+    "AnytimeAverage",
     "LineSearch",
     "Parabola",
     "Search",
