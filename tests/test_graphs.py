@@ -6,6 +6,7 @@ import json
 import math
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 CUDA = torch.device("cuda", 0)
+CONVOLUTIONAL = [method for method in METHODS if method != "muon"]  # which is for linear layers
 
 
 def small_network() -> nn.Module:
@@ -83,7 +85,7 @@ def installed(method: str) -> bool:
 
 
 @pytest.mark.parametrize("examples", [50 * 16, 3 * 16 + 5])
-@pytest.mark.parametrize("method", [*METHODS, "cgq:max_relative_step=0.01,lr=none"])
+@pytest.mark.parametrize("method", [*CONVOLUTIONAL, "cgq:max_relative_step=0.01,lr=none"])
 def test_fifty_steps_are_bit_equal_with_and_without_graphs(method: str, examples: int) -> None:
     if not installed(method):
         pytest.skip("its library is not installed")
@@ -204,7 +206,8 @@ class Doubling(nn.Module):
     ("module", "words"), [(Replacing, "replaces a buffer"), (Doubling, "changes its inputs")]
 )
 def test_what_a_graph_would_repeat_wrongly_is_refused(module: Any, words: str) -> None:
-    task = task_of(lambda: nn.Sequential(module(), small_network()))
+    # Channels-last memory would make a copy for each pass, which the model may change.
+    task = replace(task_of(lambda: nn.Sequential(module(), small_network())), channels_last=False)
     learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
     with pytest.raises(TaskError, match=words):
