@@ -117,8 +117,7 @@ class CGQ(Searching):
         super().__init__(params, defaults, model, process_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        given = {"options": self.options, "_set_by_groups": self._set_by_groups}
-        return {**super().__getstate__(), **given}
+        return {**super().__getstate__(), "_set_by_groups": self._set_by_groups}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
@@ -127,6 +126,7 @@ class CGQ(Searching):
         super().add_param_group(own)
         self.options = options
         self._set_by_groups |= shared
+        self._complete_groups()
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
         numbers, params = with_gradients(self.param_groups)

@@ -22,7 +22,6 @@ from cgq.rates import at_lifted_rates, full_rate, rates, schedule
 from cgq.searching import Searching
 from cgq.shards import whole_of
 from cgq.step import Outcome, Step
-from cgq.watch import Watch
 
 WHOLE_LINE = [Shape(ratio=1.0, coupled=0.0, decoupled=0.0)]
 
@@ -76,7 +75,6 @@ class LineSearch(Searching):
     NUMBERS: ClassVar[dict[str, float | int]] = {
         **{name: DEFAULTS[name] for name in ("step_size", "average", "steps")},
         **{name: DEFAULTS[name] for name in ("skipped", "rejected_fits")},
-        **Watch()._asdict(),
         **Lift()._asdict(),
     }
 
@@ -134,7 +132,8 @@ class LineSearch(Searching):
         """As with the groups."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"defaults": self.defaults, "base": self.base, "options": self.options}
+        kept = super().__getstate__()
+        return {"base": self.base, **{name: kept[name] for name in ("defaults", "options")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -149,7 +148,7 @@ class LineSearch(Searching):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's, whose groups hold the numbers of the search."""
-        self._read_losses()
+        self._lookout.read_losses(self.param_groups)
         for group in self.param_groups:
             group.update(read(group, self.NUMBERS))
         return self.base.state_dict()
@@ -227,10 +226,6 @@ class LineSearch(Searching):
         numbers = DEFAULTS | self._numbers_of(group)
         outcome.progress.write(numbers, ratio)
         group.update({name: numbers[name] for name in self.NUMBERS})
-
-    @property
-    def _is_watched(self) -> bool:
-        return 0.0 < self.options.search_prob < 1.0
 
     def _is_due(self) -> bool:
         return self.options.search_prob > 0.0 and super()._is_due()
