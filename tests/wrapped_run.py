@@ -66,5 +66,5 @@ class Run:
 
 def is_well(optimizer: CGQ | LineSearch) -> None:
     """As after many quiet steps: from now on the coin decides."""
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if "alert" in optimizer.param_groups[0] else ():
         group.update(searches=1000, recent_share=1.0, usual_share=1.0, alert=False)

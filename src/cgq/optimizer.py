@@ -54,6 +54,7 @@ class CGQ(Searching):
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
         search_prob: the share of batches that are searched (sCGQ); others use the average step.
+            Under a relative ceiling all are at first, while the share moves or the loss rises.
         smoothing: the share of the old value kept when step and momentum are updated.
         model: the module whose buffers a probe must not change; None: those called by the closure,
             which a module compiled in place or a compiled function hides. Not copied or pickled.
