@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
 from trainer_diary import (
@@ -291,11 +292,14 @@ class Scaled(CGQTrainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
+        self.accelerator.__class__ = Unscaling
         self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        self.accelerator.scaler.unscale_(self.optimizer.optimizer)  # as Accelerate does for fp16
-        return super()._clip_grad_norm(model)
+
+class Unscaling(Accelerator):
+    def unscale_gradients(self, optimizer: Any = None) -> None:  # a second time is an error
+        for each in self._optimizers:
+            self.scaler.unscale_(each.optimizer)
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.3])

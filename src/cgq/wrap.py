@@ -167,6 +167,7 @@ class LineSearch(Searching):
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
         memory, grads = self._memory, [real(p.grad) for p in params if p.grad is not None]
         due = objective is not None and loss is not None and self._is_due()
+        factor, first = schedule(self.param_groups), not self.state
         shared: dict[str, Any] = {
             "options": self.options,
             "ranks": self._ranks,
@@ -177,7 +178,7 @@ class LineSearch(Searching):
             grads,
             self._caller.unclipped.gradients(params),
             loss,
-            schedule=schedule(self.param_groups),
+            schedule=factor,
             maximize=bool(self.param_groups[0].get("maximize")),
             searched=due,
             **shared,
@@ -186,7 +187,7 @@ class LineSearch(Searching):
             outcome = Outcome(shared["progress"], skipped=True)
         else:
             # Before the first step there is nothing to copy.
-            kept = Kept(self.base) if due or not self.state else None
+            kept = Kept(self.base) if due or first else None
             step = Step(memory, grads, WHOLE_LINE, proposal, **shared)
             memory.begin()
             try:
@@ -199,7 +200,9 @@ class LineSearch(Searching):
                 raise
             if outcome.skipped is True and kept is not None:
                 kept.restore()
-        self._finish(objective, outcome)
+        # Not a step where distributed checkpoints ask for a first state.
+        if objective is not None or factor or not first or not proposal.is_idle:
+            self._finish(objective, outcome)
 
     def _let_base_move(self, proposal: Proposal) -> None:
         assert self._memory is not None
