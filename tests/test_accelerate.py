@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LinearLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 
 Pair = tuple[Tensor, Tensor]
 ROOT = Path(__file__).parents[1]
@@ -122,6 +122,24 @@ def test_the_plain_loop_is_all_there_is_to_write():
     assert_same(model, by_hand)
     assert optimizer.optimizer.last_search == plain.last_search
     assert model[1].num_batches_tracked == 15
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_line_search_equals_the_plain_loop(clips):
+    def around_adamw(model: nn.Module) -> LineSearch:
+        return LineSearch(torch.optim.AdamW(model.parameters(), lr=0.01), search_prob=0.5)
+
+    accelerator, model, by_hand = Accelerator(cpu=True), network(), network()
+    model, optimizer, loader = accelerator.prepare(model, around_adamw(model), batches())
+    plain = around_adamw(by_hand)
+    for batch in seeded(loader):
+        clip = accelerator.clip_grad_norm_ if clips else None
+        optimizer.step(closure_over([batch], model, accelerator.backward, clip, 1))
+    for batch in seeded(batches()):
+        clip = nn.utils.clip_grad_norm_ if clips else None
+        plain.step(closure_over([batch], by_hand, lambda loss: loss.backward(), clip, 1))
+    assert_same(model, by_hand)
+    assert optimizer.optimizer.last_search == plain.last_search is not None
 
 
 @pytest.mark.parametrize("clips", [False, True])

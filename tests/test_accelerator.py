@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import math
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from wrapped_run import is_well
 
 import cgq.closure
 import cgq.flat
+import cgq.lookout
 import cgq.probe
 from cgq import CGQ, fletcher_reeves, least_squares
 from cgqbench.joining import join, views_side_by_side
@@ -149,6 +152,9 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
     as_accelerator(monkeypatch)
     run = Run(**options, search_prob=0.5)
     run.optimizer.step(run.loss)
+    is_well(run.optimizer)
+    watched = "max_relative_step" in options
+    unread = False
     looks = Looks(monkeypatch)
     looked = {True: 0, False: 0}
     for _ in range(30):
@@ -159,9 +165,32 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
             assert looks.count == 0
         else:
             spared = 2 if run.optimizer.options.shrinks_trial else 1
-            assert looks.count == 1 + max(0, len(search.trial_steps) - spared)
+            # What the losses were in between is read after the search, when none has to wait.
+            assert looks.count == 1 + max(0, len(search.trial_steps) - spared) + unread
+        unread = watched and search is None
         looked[search is not None] += 1
     assert min(looked.values()) >= 5
+
+
+def test_unread_losses_are_few_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"max_relative_step": 0.01, "lr": 10.0, "search_prob": 1e-9}
+    monkeypatch.setattr(cgq.lookout, "UNREAD", 8)
+    copied = []
+    for path in ("host", "accelerator"):
+        if path == "accelerator":
+            as_accelerator(monkeypatch)
+        run = Run(**options)
+        run.optimizer.step(run.loss)
+        is_well(run.optimizer)
+        looks = Looks(monkeypatch) if path == "accelerator" else None
+        for step in range(1, 21):
+            run.optimizer.step(run.loss)
+            assert run.optimizer.last_search is None
+            if looks:
+                assert looks.count == step // 8
+        copied.append(copy.deepcopy(run.optimizer).param_groups[0])
+    assert copied[0]["losses"] == copied[1]["losses"] == 21
+    assert copied[1]["usual_loss"] == pytest.approx(copied[0]["usual_loss"], rel=1e-7)
 
 
 def line_of(optimizer: CGQ, phi: Any, at: Tensor) -> tuple[Any, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from wrapped_run import is_well
 
 from cgq import CGQ, anytime_average
 from ids import option_id
@@ -78,13 +79,15 @@ def test_gpu_run_equals_cpu_run(options: dict[str, Any]) -> None:
         assert float(mine["step_size"]) == pytest.approx(other["step_size"], rel=1e-6)
 
 
+@pytest.mark.parametrize("search_prob", [0.0, 1e-9])
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=option_id)
-def test_unsearched_step_never_waits(options: dict[str, Any]) -> None:
-    run = Run("cuda", **{**options, "search_prob": 0.0})
+def test_unsearched_step_never_waits(options: dict[str, Any], search_prob: float) -> None:
+    run = Run("cuda", **{**options, "search_prob": search_prob})
     averaged = torch.optim.swa_utils.AveragedModel(run.model, multi_avg_fn=anytime_average())
     for _ in range(3):
         run.optimizer.step(run.loss)
         averaged.update_parameters(run.model)
+    is_well(run.optimizer)
     with no_waiting():
         for _ in range(3):
             run.optimizer.step(run.loss)

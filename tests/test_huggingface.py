@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
 from trainer_diary import (
@@ -36,7 +37,7 @@ from trainer_diary import (
 )
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 from cgq.huggingface import CGQTrainer
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,25 @@ def test_equals_the_plain_loop(tmp_path, make, data, loss_of, size, max_norm):
     assert all(search is not None and search.accepted for search in diary.searches)
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert logged == pytest.approx(losses, rel=1e-4)  # the Trainer sums in float32, and rounds
+
+
+def around_adamw(params: Any) -> LineSearch:
+    return LineSearch(torch.optim.AdamW(params, lr=0.01), search_prob=0.5)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.3])
+@pytest.mark.parametrize("size", [1, 3])
+def test_line_search_equals_the_plain_loop(tmp_path, size, max_norm):
+    model, by_hand = gpt2(), gpt2()
+    args = arguments(tmp_path, gradient_accumulation_steps=size, max_grad_norm=max_norm)
+    more = {"optimizers": (around_adamw(model.parameters()), None)}
+    trainer, diary = trained(model, args, sentences(), **more)
+    _, optimizer = plain_loop(by_hand, diary, mean_over_tokens, size, max_norm, make=around_adamw)
+    assert_same(model, by_hand)
+    assert any(search is not None for search in diary.searches)
+    ours, theirs = trainer.optimizer.param_groups[0], optimizer.param_groups[0]
+    for name in ("step_size", "losses", "usual_loss", "usual_share"):
+        assert ours[name] == theirs[name] > 0
 
 
 def test_without_an_optimizer_it_makes_its_own(tmp_path):
@@ -272,11 +292,14 @@ class Scaled(CGQTrainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
+        self.accelerator.__class__ = Unscaling
         self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        self.accelerator.scaler.unscale_(self.optimizer.optimizer)  # as Accelerate does for fp16
-        return super()._clip_grad_norm(model)
+
+class Unscaling(Accelerator):
+    def unscale_gradients(self, optimizer: Any = None) -> None:  # a second time is an error
+        for each in self._optimizers:
+            self.scaler.unscale_(each.optimizer)
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.3])

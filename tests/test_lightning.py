@@ -27,7 +27,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torchmetrics import MeanMetric
 
-from cgq.lightning import CGQ, StepMonitor
+from cgq.lightning import CGQ, LineSearch, StepMonitor
 
 ROOT = Path(__file__).parents[1]
 
@@ -120,10 +120,11 @@ def looped(
     scale: float = 1.0,
     epochs: int = 1,
     schedule: Callable[[Any], Any] | None = None,
+    make: Callable[..., Any] = cgq.CGQ,
     **options: Any,
-) -> tuple[cgq.CGQ, list[Any]]:
+) -> tuple[Any, list[Any]]:
     """The same in plain torch."""
-    optimizer = cgq.CGQ(net.parameters(), **options)
+    optimizer = make(net.parameters(), **options)
     scheduler = schedule(optimizer) if schedule else None
     data = batches() if data is None else data
     seen = []
@@ -191,6 +192,35 @@ def test_accumulation_equals_the_loop(count: int) -> None:
     assert_same(module.net, net)
     assert trainer.global_step == 8
     assert trainer.optimizers[0].last_search == expected[-1]
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=0.01)
+
+
+def around_adamw(module: LightningModule) -> LineSearch:
+    return LineSearch(module, adamw(module.parameters()), search_prob=0.5)
+
+
+def plainly_around_adamw(params: Any) -> cgq.LineSearch:
+    return cgq.LineSearch(adamw(params), search_prob=0.5)
+
+
+@pytest.mark.parametrize(("accumulate", "clip"), [(1, None), (3, 0.05)])
+def test_line_search_equals_the_loop(accumulate: int, clip: float | None) -> None:
+    module, net = Net(network(), around_adamw), network()
+    settings = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
+    trainer, searches = fitted(module, callbacks=[StepMonitor()], max_epochs=2, **settings)
+    clipped = by_norm if clip else lambda params: None
+    options = {"accumulate": accumulate, "clip": clipped, "make": plainly_around_adamw}
+    optimizer, expected = looped(net, epochs=2, **options)
+    assert_same(module.net, net)
+    assert searches[-1] == expected[-1] is not None
+    group = trainer.optimizers[0].param_groups[0]
+    assert group["losses"] == optimizer.param_groups[0]["losses"] == trainer.global_step
+    assert trainer.callback_metrics["cgq/step_size"] == pytest.approx(group["step_size"])
+    assert trainer.callback_metrics["cgq/evaluations"] == searches[-1].evaluations
+    assert "cgq/momentum" not in trainer.callback_metrics
 
 
 class Drawing(Feed):
@@ -461,10 +491,16 @@ class Manual(Net):
 
 
 @pytest.mark.parametrize("kind", ["loss only", "with backward", "torch's own"])
-def test_manual_optimisation_equals_the_loop(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "plainly"),
+    [(CGQ, cgq.CGQ), (around_adamw, plainly_around_adamw)],
+    ids=["CGQ", "LineSearch"],
+)
+def test_manual_optimisation_equals_the_loop(kind: str, make: Any, plainly: Any) -> None:
     module, net = Manual(network(), kind), network()
+    module.make = make
     trainer, searches = fitted(module)
-    _, expected = looped(net)
+    _, expected = looped(net, make=plainly)
     assert_same(module.net, net)
     assert searches == expected
     assert trainer.global_step == (0 if kind == "torch's own" else 12)

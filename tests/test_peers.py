@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.optim.lr_scheduler import StepLR
+from wrapped_run import is_well
 
 from cgq import CGQ
 
@@ -291,6 +292,7 @@ def test_resume_is_exact(options: dict[str, Any], stop: int) -> None:
     model = network()
     optimizer = CGQ(model.parameters(), **options)
     run(model, optimizer, range(stop))
+    is_well(optimizer)
     file = io.BytesIO()
     torch.save((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()), file)
     expected = run(model, optimizer, range(stop, STEPS))

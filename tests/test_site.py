@@ -19,6 +19,7 @@ import cgq
 
 HOSTS = {
     "cgq.lightning.CGQ",
+    "cgq.lightning.LineSearch",
     "cgq.lightning.StepMonitor",
     "cgq.huggingface.CGQTrainer",
     "cgq.skorch.CGQNet",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 
 pytest.importorskip("skorch")
 
@@ -82,9 +82,11 @@ def fitted(net: Any) -> Any:
     return net.partial_fit(*data())
 
 
-def looped(clip: float | None = None, **options: Any) -> tuple[nn.Module, list[float], list[Any]]:
+def looped(
+    clip: float | None = None, make: Any = CGQ, **options: Any
+) -> tuple[nn.Module, list[float], list[Any]]:
     model = Module()
-    optimizer = CGQ(model.parameters(), **options)
+    optimizer = make(model.parameters(), **options)
     torch.manual_seed(2)
     losses, searches = [], []
     for _ in range(EPOCHS):
@@ -143,6 +145,23 @@ def test_clipping_equals_the_loop() -> None:
     model, _, searches = looped(clip=0.05)
     assert_same(net, model)
     assert calls.searches == searches
+
+
+def around_adamw(params: Any, lr: float, search_prob: float = 0.5) -> LineSearch:
+    return LineSearch(torch.optim.AdamW(params, lr=lr), search_prob=search_prob)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_line_search_equals_the_loop(clip: float | None) -> None:
+    calls = Calls()
+    clipping = [] if clip is None else [("clip", GradientNormClipping(clip))]
+    settings = {"optimizer": around_adamw, "optimizer__search_prob": 0.3}
+    net = fitted(made(callbacks=[*clipping, ("calls", calls)], **settings))
+    model, losses, searches = looped(clip, around_adamw, lr=0.3, search_prob=0.3)
+    assert_same(net, model)
+    assert recorded(net) == losses
+    assert calls.searches == searches
+    assert all(searches)
 
 
 def test_schedulers_act_on_the_ceiling() -> None:

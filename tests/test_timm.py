@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import cgq.timm
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 
 try:
     import timm.optim
@@ -88,6 +88,15 @@ def test_the_factorys_optimizer_equals_one_made_by_hand(
     assert all(map(torch.equal, ours, theirs))
     assert optimizer.last_search is not None or options
     assert callable(optimizer.options.momentum)  # not timm's 0.9
+
+
+@needs_timm
+def test_line_search_around_the_factorys_optimizer_equals_one_made_by_hand(factory: Any) -> None:
+    model, twin = network(), network()
+    optimizer = LineSearch(factory(model, "adamw", lr=0.01, weight_decay=0.0))
+    by_hand = LineSearch(torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.0))
+    assert all(map(torch.equal, trained(model, optimizer), trained(twin, by_hand)))
+    assert optimizer.last_search == by_hand.last_search is not None
 
 
 @needs_timm

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from wrapped_run import Run
 
 from cgq import CGQ, LineSearch
-from cgq.policy import LIFT_TRIES, Lift
+from cgq.policy import LIFT_TRIES, Lift, coin
 from cgq.watch import SETTLED, STUCK, Watch
 
 
@@ -101,32 +102,120 @@ class Plateau:
         return 2.3 + 1e-7 * self.weight.square().sum()
 
 
-def test_a_run_stuck_at_chance_is_told_once() -> None:
-    run = Plateau(lambda params: LineSearch(torch.optim.SGD(params, lr=0.1)))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: LineSearch(torch.optim.SGD(params, lr=0.1)),
+        lambda params: CGQ(params, 1e9, max_relative_step=0.005, search_prob=0.1),
+    ],
+    ids=["LineSearch", "CGQ"],
+)
+def test_a_run_stuck_at_chance_is_told_once(make: Any) -> None:
+    run = Plateau(make)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(STUCK + 300):
             run.optimizer.step(run.loss)
     assert [str(warning.message)[:17] for warning in told] == ["The loss is still"]
-    assert "max_relative_step" in str(told[0].message)
+    assert "begin again with a third of max_relative_step" in str(told[0].message)
     assert told[0].filename == __file__
 
 
-def searches(optimizer: Any, run: Run, steps: int) -> int:
-    found = 0
-    for _ in range(steps):
-        optimizer.step(run.closure)
-        found += optimizer.last_search is not None
-    return found
+class Valley:
+    """A long way down a smooth valley; `height` lifts the loss and gives no gradient."""
+
+    RELATIVE: ClassVar[dict[str, Any]] = {"lr": 1e9, "max_relative_step": 0.001, "search_prob": 0.1}
+
+    def __init__(self, **options: Any) -> None:
+        self.weight = nn.Parameter(torch.linspace(1.0, 2.0, 8, dtype=torch.float64))
+        self.optimizer = CGQ([self.weight], **options)
+        self.height, self.calls = 0.0, 0
+
+    def loss(self) -> Tensor:
+        self.calls += 1
+        return self.weight.square().sum() + self.height
+
+    def searched(self, steps: int) -> list[bool]:
+        """Which of so many steps were searched."""
+        found = []
+        for _ in range(steps):
+            calls = self.calls
+            self.optimizer.step(self.loss)
+            search = self.optimizer.last_search
+            assert self.calls - calls == 1 + (search.evaluations if search else 0)
+            found.append(search is not None)
+        return found
 
 
-def test_cgq_searches_by_its_coin_alone() -> None:
-    run = Run()
-    params = list(run.model.parameters())
-    for options in ({}, {"max_relative_step": 0.01}):
-        assert searches(CGQ(params, 10.0, search_prob=0.1, **options), run, 60) <= 15
-        assert searches(CGQ(params, 10.0, search_prob=0.0, **options), run, 20) == 1
-    assert searches(LineSearch(torch.optim.SGD(params, 0.1)), run, 60) == 60
+def test_cgq_under_a_relative_ceiling_searches_all_at_first_and_then_a_tenth() -> None:
+    run = Valley(**Valley.RELATIVE)
+    found = run.searched(500)
+    assert all(found[:SETTLED])
+    assert found[SETTLED:] == [coin(0, step, 0.1) for step in range(SETTLED, 500)]
+    assert 500 + SETTLED < run.calls < 500 + 2 * (SETTLED + 60)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"search_prob": 0.1}, lambda step: step == 0 or coin(0, step, 0.1)),
+        ({"search_prob": 0.0}, lambda step: step == 0),
+        ({"search_prob": 0.0, "max_relative_step": 0.001, "lr": 1e9}, lambda step: step == 0),
+        ({"search_prob": 1.0, "max_relative_step": 0.001, "lr": 1e9}, lambda step: True),
+    ],
+)
+def test_else_its_coin_alone_decides_and_nothing_is_kept(options: Any, expected: Any) -> None:
+    run = Valley(**options)
+    assert run.searched(60) == [expected(step) for step in range(60)]
+    for group in (*run.optimizer.state_dict()["param_groups"], run.optimizer.defaults):
+        assert group.keys().isdisjoint(Watch._fields)
+
+
+def test_a_group_may_set_the_relative_ceiling() -> None:
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": weights[:1]}, {"params": weights[1:], "max_relative_step": 0.001}]
+    optimizer = CGQ(groups, 1e9, search_prob=0.1)
+    for _ in range(20):
+        optimizer.step(lambda: sum(weight.square().sum() for weight in weights))
+        assert optimizer.last_search is not None
+    first, second = (Watch.of(group) for group in optimizer.param_groups)
+    assert first == second
+    assert (first.losses, first.searches) == (20, 20)
+
+
+@pytest.mark.parametrize("stop", [40, 150])
+@pytest.mark.parametrize("saved", [True, False])
+def test_resuming_equals_continuing_within_the_alert_and_after_it(stop: int, saved: bool) -> None:
+    run, other = Valley(**Valley.RELATIVE), Valley(**Valley.RELATIVE)
+    run.searched(stop)
+    other.weight.data.copy_(run.weight.data)
+    state = copy.deepcopy(run.optimizer.state_dict())
+    if not saved:  # before there was a watch: it begins anew
+        for group in state["param_groups"]:
+            for name in Watch._fields:
+                del group[name]
+    other.optimizer.load_state_dict(state)
+    expected, found = run.searched(120), other.searched(120)
+    if saved:
+        assert found == expected
+        assert torch.equal(other.weight, run.weight)
+        assert Watch.of(other.optimizer.param_groups[0]) == Watch.of(run.optimizer.param_groups[0])
+    else:
+        assert all(found[:SETTLED])
+        assert not all(found)
+
+
+def test_what_begins_to_die_is_searched_again() -> None:
+    """The loss creeps up while the gradient says all is well: so a plain VGG died."""
+    run = Valley(**Valley.RELATIVE)
+    run.searched(200)
+    found = []
+    for step in range(200):
+        run.height = 0.2 * step
+        found += run.searched(1)
+    assert sum(found[:20]) <= 5
+    assert all(found[60:])
+    assert sum(run.searched(500)[300:]) <= 40  # and no longer than need be
 
 
 def test_a_rising_loss_brings_the_searches_back() -> None:

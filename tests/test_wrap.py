@@ -49,8 +49,6 @@ def test_around_sgd_it_takes_the_steps_of_cgq_without_momentum(
         step_size = cgq.param_groups[0]["step_size"]
         assert wrapped.param_groups[0]["step_size"] == pytest.approx(step_size, rel=1e-6)
         torch.testing.assert_close(mine.theta(), its.theta(), rtol=0.0, atol=1e-12)
-        for group in wrapped.param_groups:  # so that its coin alone decides, as CGQ's does
-            group["alert"] = False
 
 
 def test_one_step_is_snapshot_plus_factor_times_what_the_base_did() -> None:

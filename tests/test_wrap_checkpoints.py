@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from test_transactions import assert_same
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
@@ -98,6 +101,36 @@ def test_a_bare_optimizer_s_checkpoint_loads_and_the_other_way_round() -> None:
     assert plain.optimizer.param_groups[0]["full_lr"] == 0.01
     plain.train(0, 3)
     assert plain.optimizer.param_groups[0]["steps"] == 3
+
+
+@pytest.mark.parametrize("make", BASES.values(), ids=BASES.keys())
+def test_asking_for_a_first_state_is_no_step(make: Any) -> None:
+    job = Job(make)
+    before = copy.deepcopy(job.optimizer.state_dict()["param_groups"])
+    for _ in range(2):  # a base without moments is asked each time
+        get_optimizer_state_dict(job.model, job.optimizer)
+    assert_same(job.optimizer.state_dict()["param_groups"], before)
+    for group in job.optimizer.param_groups:  # a first step of a warm-up is one
+        group["lr"] = 0.0
+    job.optimizer.base.state.clear()
+    job.model(torch.ones(2, 4)).sum().backward()
+    job.optimizer.step()
+    assert job.optimizer.param_groups[0]["steps"] == 1
+
+
+def test_a_checkpoint_in_files_is_loaded_whole(tmp_path: Path) -> None:
+    """Into what a fresh optimizer has: all numbers have to be there from the start."""
+    job, other = Job(adamw).train(0, 9), Job(adamw)
+    other.model.load_state_dict(job.model.state_dict())
+    saved = get_optimizer_state_dict(job.model, job.optimizer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")
+        checkpoint.save(saved, checkpoint_id=str(tmp_path))
+        state = get_optimizer_state_dict(other.model, other.optimizer)
+        checkpoint.load(state, checkpoint_id=str(tmp_path))
+    set_optimizer_state_dict(other.model, other.optimizer, state)
+    assert_same(other.all(), job.all())
+    assert_same(other.train(9, 15).all(), job.train(9, 15).all())
 
 
 def test_distributed_checkpoints_hold_the_base_s_state() -> None:

@@ -15,7 +15,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 from cgq.huggingface import CGQTrainer
 
 Batch = dict[str, Tensor]
@@ -140,20 +140,19 @@ def plain_loop(
     loss_of: Any,
     size: int = 1,
     max_norm: float = 0.0,
+    make: Callable[..., CGQ | LineSearch] = CGQ,
     **options: Any,
-) -> tuple[list[float], CGQ]:
+) -> tuple[list[float], CGQ | LineSearch]:
     """Train by hand as the Trainer did, with its default schedule; the losses."""
     model.train()
-    optimizer = CGQ(model.parameters(), **options)
+    optimizer = make(model.parameters(), **options)
     steps = windows(diary.batches, size, per_epoch=7)
     schedule = get_linear_schedule_with_warmup(optimizer, 0, len(steps))
     found: list[float] = []
     for window, noise in zip(steps, diary.noise, strict=True):
         loss_on = loss_of(model, window)
-        clipped: Tensor | float = 1.0
 
-        def closure(backward: bool) -> Tensor | float:
-            nonlocal clipped
+        def closure(backward: bool) -> float:
             total = 0.0
             for batch in window:
                 loss = loss_on(batch)
@@ -163,9 +162,9 @@ def plain_loop(
             if backward:
                 found.append(total)
                 if max_norm:
-                    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-                    clipped = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-            return total * clipped
+                    with optimizer.clipping():
+                        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            return total
 
         torch.set_rng_state(noise)
         optimizer.step(closure)

@@ -47,6 +47,15 @@ def dai_yuan(g: Tensor, h: Tensor, p: Tensor) -> float:
     return float(g.dot(g) / p.dot(g - h))
 
 
+def means(values: list[float], rate: float) -> list[float]:
+    """The mean up to each value: plain at first, then moving."""
+    found: list[float] = []
+    for count, value in enumerate(values, 1):
+        weight = max(rate, 1 / count)
+        found.append(weight * value + (1 - weight) * (found[-1] if found else 0.0))
+    return found
+
+
 @dataclass
 class Twin:
     """`lr` and `weight_decay` are given element by element, as the groups of CGQ set them."""
@@ -75,6 +84,9 @@ class Twin:
     recent: list[float] = field(default_factory=list)
     steps: int = 0
     searched_last: bool = False
+    alert: bool = True
+    losses: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.p = torch.zeros_like(self.theta)
@@ -108,8 +120,12 @@ class Twin:
             return v, d, d - ratio * decoupled * theta0
 
         searches = f is not None and (
-            self.average is None or coin(self.seed, self.steps, self.search_prob)
+            self.average is None
+            or (self.max_relative_step is not None and self.search_prob > 0 and self.alert)
+            or coin(self.seed, self.steps, self.search_prob)
         )
+        if f is not None:
+            self.losses.append(sign * float(f(theta0)))
         v, d, line = directions(beta)
         slope = float(pure.dot(line))
         if searches and slope >= 0:
@@ -173,4 +189,15 @@ class Twin:
                 if first > sum(self.recent) / 20:
                     self.trial_scale *= 0.8
                 self.recent = []
+        self.shares.append(self.average)
+        self.alert = self._is_alarming()
         return min(self.average * unit, ceiling)
+
+    def _is_alarming(self) -> bool:
+        recent, usual = (means(self.shares, rate)[-1] for rate in (1 / 8, 1 / 32))
+        if len(self.shares) < 100 or abs(recent - usual) > usual / 3:
+            return True
+        recent_losses = means(self.losses, 0.1)
+        pairs = zip(self.losses, recent_losses, strict=True)
+        variance = means([(loss - mean) ** 2 for loss, mean in pairs], 0.05)[-1]
+        return recent_losses[-1] - means(self.losses, 0.01)[-1] > variance**0.5

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from cgq import LineSearch
+from cgq import CGQ, LineSearch
 
 Mischief = dict[int, Callable[[Tensor], Any]]
 
@@ -59,14 +59,12 @@ class Run:
         state = copy.deepcopy(self.optimizer.state_dict())
         if not with_skipped:
             for group in state["param_groups"]:
-                for name in ("skipped", "losses", "start_loss", "recent_loss", "usual_loss"):
-                    del group[name]
-                del group["loss_variance"]
+                del group["skipped"]
         generators = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state()
         return copy.deepcopy(self.model.state_dict()), state, generators
 
 
-def is_well(optimizer: LineSearch) -> None:
+def is_well(optimizer: CGQ | LineSearch) -> None:
     """As after many quiet steps: from now on the coin decides."""
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if "alert" in optimizer.param_groups[0] else ():
         group.update(searches=1000, recent_share=1.0, usual_share=1.0, alert=False)

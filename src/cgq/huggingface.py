@@ -14,13 +14,13 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from cgq.optimizer import CGQ
 from cgq.progress import count_skipped
+from cgq.searching import Searching
 from cgq.window import Window
 
 ADAMS_RATE = next(f.default for f in fields(TrainingArguments) if f.name == "learning_rate")
@@ -31,11 +31,11 @@ class CGQTrainer(Trainer):
 
     The optimizer is `CGQ` with its own defaults and the Trainer's groups for weight decay. Options
     go into the Trainer's own argument, `optimizer_cls_and_kwargs=(CGQ, {"lr": 0.1})`; an optimizer
-    of yours into `optimizers=(CGQ(model.parameters()), None)`. Schedules and warm-up act on the
-    ceiling `lr`. `args.learning_rate`, a rate for Adam, is not used.
+    of yours, or a `LineSearch`, into `optimizers=(CGQ(model.parameters()), None)`. Schedules and
+    warm-up act on the ceiling `lr`. `args.learning_rate`, a rate for Adam, is not used.
 
     Accumulation, token-weighted losses, clipping, bf16, checkpoints and distributed runs are the
-    Trainer's own. A clipped gradient is that of a loss scaled down, so that is the loss searched.
+    Trainer's own. What clipping does to the gradient does not spoil the slope.
 
     It serves as a mixin too: `class Mine(CGQTrainer, Seq2SeqTrainer): ...`.
 
@@ -55,8 +55,7 @@ class CGQTrainer(Trainer):
 
     _window: Window[Any] | None = None  # of the step the Trainer is about to take
     _is_complete = False
-    _clipped: Tensor | float = 1.0  # to which share of its length the gradient was
-    _driven: CGQ | None = None
+    _driven: Searching | None = None
     _probing = False
     _calls_super = False  # in a training_step of its own, as far as seen
 
@@ -68,10 +67,11 @@ class CGQTrainer(Trainer):
             self.optimizer_cls_and_kwargs = CGQ, {}
         optimizer: Optimizer = super().create_optimizer(model)
         inner = _without_wrappers(optimizer)
-        if not isinstance(inner, CGQ):
+        if not isinstance(inner, Searching):
             raise TypeError(
                 f"CGQTrainer searches along the steps of CGQ, but its optimizer is "
-                f"{type(inner).__name__}. Give it a CGQ or none, or use transformers.Trainer."
+                f"{type(inner).__name__}. Give it a CGQ or none, put cgq.LineSearch around yours, "
+                "or use transformers.Trainer."
             )
         self._window = None
         if inner is not self._driven:
@@ -85,7 +85,7 @@ class CGQTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Run forward and backward on a micro-batch, and note how to run it again."""
         if self._window is None or self._is_complete:
-            self._window, self._clipped = Window(model, lambda loss: loss), 1.0
+            self._window = Window(model, lambda loss: loss)
         run = partial(super().training_step, model, inputs, *args, **kwargs)
         first, again = partial(self._noted, run, self._window), partial(self._forward_only, run)
         loss: Tensor = self._window.run(first, again, has_backward=True)
@@ -99,18 +99,20 @@ class CGQTrainer(Trainer):
             super().log(logs, *args, **kwargs)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        norm = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
-        # The very factor by which torch.nn.utils.clip_grad_norm_ has multiplied.
-        self._clipped = torch.clamp(self.args.max_grad_norm / (norm + 1e-6), max=1.0)
-        return norm
+        assert self._driven is not None
+        # Before the gradients are kept, and not again: clipping would begin with it.
+        self.accelerator.unscale_gradients()
+        done = _instead(self.accelerator, "unscale_gradients", lambda *args: None)
+        with done, self._driven.clipping():
+            return super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
 
     def _with_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """The arguments of step(), with a closure if this trainer has run its micro-batches."""
-        window, self._window, clipped = self._window, None, self._clipped
+        window, self._window = self._window, None
         if not window:
             self._tell_of_missing_passes()
             return None
-        return window.step(lambda closure: ((optimizer, closure), {}), scale=clipped)
+        return window.step(lambda closure: ((optimizer, closure), {}))
 
     def _tell_of_missing_passes(self) -> None:
         own = type(self).training_step is not CGQTrainer.training_step
@@ -134,13 +136,13 @@ class CGQTrainer(Trainer):
                 window.has_come_to(loss)
             backward(loss, **kwargs)
 
-        with _backward_as(noting, self.accelerator):
+        with _instead(self.accelerator, "backward", noting):
             return run()
 
     def _forward_only(self, run: Callable[[], Tensor]) -> Tensor:
         self._probing = True
         try:
-            with _backward_as(lambda loss, **kwargs: None, self.accelerator):
+            with _instead(self.accelerator, "backward", lambda loss, **kwargs: None):
                 return run()
         finally:
             self._probing = False
@@ -157,17 +159,17 @@ class _AfterStep(TrainerCallback):
 
 
 @contextmanager
-def _backward_as(backward: Callable[..., None], accelerator: object) -> Iterator[None]:
-    """Let the host's training step call this with its loss."""
-    vars(accelerator)["backward"] = backward
+def _instead(host: object, name: str, function: Callable[..., None]) -> Iterator[None]:
+    """Let the host call this where it calls its own method of that name."""
+    vars(host)[name] = function
     try:
         yield
     finally:
-        del vars(accelerator)["backward"]
+        del vars(host)[name]
 
 
 def _without_wrappers(optimizer: Any) -> Any:
-    while not isinstance(optimizer, CGQ) and hasattr(optimizer, "optimizer"):
+    while not isinstance(optimizer, Searching) and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
 

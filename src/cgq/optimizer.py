@@ -54,6 +54,7 @@ class CGQ(Searching):
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
         search_prob: the share of batches that are searched (sCGQ); others use the average step.
+            Under a relative ceiling all are at first, while the share moves or the loss rises.
         smoothing: the share of the old value kept when step and momentum are updated.
         model: the module whose buffers a probe must not change; None: those called by the closure,
             which a module compiled in place or a compiled function hides. Not copied or pickled.
@@ -117,8 +118,7 @@ class CGQ(Searching):
         super().__init__(params, defaults, model, process_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        given = {"options": self.options, "_set_by_groups": self._set_by_groups}
-        return {**super().__getstate__(), **given}
+        return {**super().__getstate__(), "_set_by_groups": self._set_by_groups}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
@@ -127,6 +127,7 @@ class CGQ(Searching):
         super().add_param_group(own)
         self.options = options
         self._set_by_groups |= shared
+        self._complete_groups()
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
         numbers, params = with_gradients(self.param_groups)

@@ -98,6 +98,11 @@ class Proposal(Ground):
         """Whether loss and gradient are: a bool, or a tensor of one."""
         return is_finite(self._phi_0) & is_finite(self._gg)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no gradient asks for a move; to ask is to wait for an accelerator."""
+        return bool(self._gg == 0.0)
+
     def withhold_unless_finite(self) -> None:
         """Zeros for a gradient that is not finite, without the host looking at it."""
         keep = self.is_finite

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from cgq.caller import Caller
 from cgq.closure import Closure
+from cgq.lookout import Lookout
 from cgq.memory import Vectors
 from cgq.notices import CLASSIC, STUCK
 from cgq.objective import Objective
@@ -21,7 +22,6 @@ from cgq.options import Options
 from cgq.policy import coin
 from cgq.progress import DEFAULTS, count_rejected, count_skipped, read
 from cgq.ranks import Ranks
-from cgq.scalars import Number, stacked
 from cgq.search import Search
 from cgq.step import Outcome, Step
 from cgq.watch import Watch
@@ -31,7 +31,7 @@ class Searching(Optimizer):
     """An optimizer whose `step(closure)` may evaluate the closure more than once."""
 
     NUMBERS: ClassVar[dict[str, float | int]] = DEFAULTS
-    """What it keeps in its parameter groups from step to step, as it is at first."""
+    """What each step hands to the next in the parameter groups, as it is at first."""
 
     options: Options
     _memory: Vectors | None
@@ -46,7 +46,7 @@ class Searching(Optimizer):
         process_group: ProcessGroup | None,
     ) -> None:
         self._attach(model, process_group)
-        super().__init__(params, {**defaults, **self.NUMBERS})
+        super().__init__(params, {**defaults, **self._numbers})
         self._caller.has_found(self._params())
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
@@ -55,7 +55,7 @@ class Searching(Optimizer):
         self._caller = Caller(model)
         self._ranks = Ranks(process_group)
         self._memory = None
-        self._unread: list[Number] = []  # losses of steps that were not searched
+        self._lookout = Lookout()
 
     @property
     def model(self) -> nn.Module | None:
@@ -66,17 +66,20 @@ class Searching(Optimizer):
     def model(self, model: nn.Module | None) -> None:
         self._caller.model = model
 
+    def __getstate__(self) -> dict[str, Any]:
+        self._lookout.read_losses(self.param_groups)
+        return {**super().__getstate__(), "options": self.options}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
             self._attach(None, None)
         super().__setstate__(state)
-        self._memory, self._unread = None, []
-        for group in self.param_groups:  # states saved before a number existed
-            group.update(self.NUMBERS | group)
+        self._memory, self._lookout = None, Lookout()
+        self._complete_groups()  # of states saved before a number existed
 
     def state_dict(self) -> dict[str, Any]:
         """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
-        self._read_losses()
+        self._lookout.read_losses(self.param_groups)
         state = super().state_dict()
         for group in state["param_groups"]:
             group |= read(group, self.NUMBERS)
@@ -109,7 +112,16 @@ class Searching(Optimizer):
     @property
     def _is_watched(self) -> bool:
         """Whether the loss and the share may ask for more searches than the coin."""
-        return False
+        return self.options.max_relative_step is not None and 0.0 < self.options.search_prob < 1.0
+
+    @property
+    def _numbers(self) -> dict[str, float | int]:
+        """All that is kept in the groups."""
+        return self.NUMBERS | Watch()._asdict() if self._is_watched else self.NUMBERS
+
+    def _complete_groups(self) -> None:
+        for group in self.param_groups:
+            group.update(self._numbers | group)
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""
@@ -136,37 +148,13 @@ class Searching(Optimizer):
             count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 self._write(outcome, group, ratio)
-        if self._is_watched and outcome.loss is not None:
-            self._unread.append(outcome.loss)
-            if not isinstance(outcome.loss, Tensor):
-                self._read_losses()
-            if outcome.search is not None and outcome.skipped is not True:
-                self._set_watch(self._watch().after_search(outcome.progress.average))
-                if self._watch().is_stuck:
-                    self._caller.notices.give(STUCK)
+        if self._is_watched:
+            self._lookout.see(outcome, self.param_groups)
+            if outcome.search is not None and Watch.of(self.param_groups[0]).is_stuck:
+                self._caller.notices.give(STUCK)
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
         outcome.progress.write(group, ratio)
-
-    def _watch(self) -> Watch:
-        return Watch.of(self.param_groups[0])
-
-    def _set_watch(self, watch: Watch) -> None:
-        for group in self.param_groups:
-            group.update(watch._asdict())
-
-    def _read_losses(self) -> None:
-        """Take in the losses since the host last looked, where that was not at each of them."""
-        if not self._unread:
-            return
-        watch, device = self._watch(), None
-        for loss in self._unread:
-            device = loss.device if isinstance(loss, Tensor) else device
-        losses = self._unread if device is None else stacked(device, *self._unread).tolist()
-        for loss in losses:
-            watch = watch.after_loss(loss)
-        self._set_watch(watch)
-        self._unread = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Zeros left in place count as no gradient."""

@@ -15,13 +15,15 @@ from skorch.utils import TeeGenerator  # type: ignore[import-untyped,import-not-
 from torch import Tensor
 
 from cgq.optimizer import CGQ
+from cgq.searching import Searching
 
 
 class CGQNet(NeuralNet):  # type: ignore[misc]
     """`skorch.NeuralNet` with CGQ: the same arguments, no learning rate.
 
     `lr` is the ceiling of the step. Options of `cgq.CGQ` are `optimizer__search_prob=0.1` and the
-    like. Callbacks are notified as with any optimizer, and what `GradientNormClipping` does to the
+    like; another optimizer is a function of parameters and `lr` that puts `LineSearch` around it.
+    Callbacks are notified as with any optimizer, and what `GradientNormClipping` does to the
     gradient does not spoil the slope.
 
     It serves as a mixin too: `class Classifier(CGQNet, NeuralNetClassifier): ...`.
@@ -53,7 +55,7 @@ class CGQNet(NeuralNet):  # type: ignore[misc]
             with ExitStack() as clipping:
                 for name in self._optimizers:
                     optimizer = getattr(self, name + "_")
-                    if isinstance(optimizer, CGQ):
+                    if isinstance(optimizer, Searching):
                         clipping.enter_context(optimizer.clipping())
                 params = TeeGenerator(self.get_all_learnable_params())
                 self.notify("on_grad_computed", named_parameters=params, batch=batch, training=True)

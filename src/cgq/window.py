@@ -92,14 +92,12 @@ class Window(Generic[Output]):
         if loss is not None:
             self._note_rounding(loss)
 
-    def step(
-        self, step: Callable[[Callable[[bool], Loss]], Output], scale: Tensor | float = 1.0
-    ) -> Output:
-        """What the optimizer's `step` returns, once `.grad` holds the gradient of `scale`·loss."""
+    def step(self, step: Callable[[Callable[[bool], Loss]], Output]) -> Output:
+        """What the optimizer's `step` returns, once `.grad` holds the gradient."""
         # The optimizer undoes what happens inside its step, and that should be all the passes.
         end = _world_now(self._model)
         self.rewind()
-        return step(_Closure(self._passes, end, self._noted, scale))
+        return step(_Closure(self._passes, end, self._noted))
 
     def rewind(self) -> None:
         """Leave generators and buffers as before the first pass."""
@@ -117,17 +115,14 @@ class Window(Generic[Output]):
 class _Closure:
     """The passes as a `closure(backward)`."""
 
-    def __init__(
-        self, passes: list[_Pass], end: World, noted: Noted, scale: Tensor | float
-    ) -> None:
-        self._passes, self._end, self._scale = passes, end, scale
-        self.noted = noted
+    def __init__(self, passes: list[_Pass], end: World, noted: Noted) -> None:
+        self._passes, self._end, self.noted = passes, end, noted
 
     def __call__(self, backward: bool) -> Loss:
         if backward:  # the host has run it
             self._end.rewind()
-            return _total(one.loss for one in self._passes) * self._scale
-        return _total(self._losses_here()) * self._scale
+            return _total(one.loss for one in self._passes)
+        return _total(self._losses_here())
 
     def _losses_here(self) -> Iterator[Loss]:
         for number, one in enumerate(self._passes):

@@ -22,7 +22,6 @@ from cgq.rates import at_lifted_rates, full_rate, rates, schedule
 from cgq.searching import Searching
 from cgq.shards import whole_of
 from cgq.step import Outcome, Step
-from cgq.watch import Watch
 
 WHOLE_LINE = [Shape(ratio=1.0, coupled=0.0, decoupled=0.0)]
 
@@ -76,7 +75,6 @@ class LineSearch(Searching):
     NUMBERS: ClassVar[dict[str, float | int]] = {
         **{name: DEFAULTS[name] for name in ("step_size", "average", "steps")},
         **{name: DEFAULTS[name] for name in ("skipped", "rejected_fits")},
-        **Watch()._asdict(),
         **Lift()._asdict(),
     }
 
@@ -134,7 +132,8 @@ class LineSearch(Searching):
         """As with the groups."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"defaults": self.defaults, "base": self.base, "options": self.options}
+        kept = super().__getstate__()
+        return {"base": self.base, **{name: kept[name] for name in ("defaults", "options")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -149,7 +148,7 @@ class LineSearch(Searching):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's, whose groups hold the numbers of the search."""
-        self._read_losses()
+        self._lookout.read_losses(self.param_groups)
         for group in self.param_groups:
             group.update(read(group, self.NUMBERS))
         return self.base.state_dict()
@@ -168,6 +167,7 @@ class LineSearch(Searching):
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
         memory, grads = self._memory, [real(p.grad) for p in params if p.grad is not None]
         due = objective is not None and loss is not None and self._is_due()
+        factor, first = schedule(self.param_groups), not self.state
         shared: dict[str, Any] = {
             "options": self.options,
             "ranks": self._ranks,
@@ -178,7 +178,7 @@ class LineSearch(Searching):
             grads,
             self._caller.unclipped.gradients(params),
             loss,
-            schedule=schedule(self.param_groups),
+            schedule=factor,
             maximize=bool(self.param_groups[0].get("maximize")),
             searched=due,
             **shared,
@@ -187,7 +187,7 @@ class LineSearch(Searching):
             outcome = Outcome(shared["progress"], skipped=True)
         else:
             # Before the first step there is nothing to copy.
-            kept = Kept(self.base) if due or not self.state else None
+            kept = Kept(self.base) if due or first else None
             step = Step(memory, grads, WHOLE_LINE, proposal, **shared)
             memory.begin()
             try:
@@ -200,7 +200,9 @@ class LineSearch(Searching):
                 raise
             if outcome.skipped is True and kept is not None:
                 kept.restore()
-        self._finish(objective, outcome)
+        # Not a step where distributed checkpoints ask for a first state.
+        if objective is not None or factor or not first or not proposal.is_idle:
+            self._finish(objective, outcome)
 
     def _let_base_move(self, proposal: Proposal) -> None:
         assert self._memory is not None
@@ -227,10 +229,6 @@ class LineSearch(Searching):
         numbers = DEFAULTS | self._numbers_of(group)
         outcome.progress.write(numbers, ratio)
         group.update({name: numbers[name] for name in self.NUMBERS})
-
-    @property
-    def _is_watched(self) -> bool:
-        return 0.0 < self.options.search_prob < 1.0
 
     def _is_due(self) -> bool:
         return self.options.search_prob > 0.0 and super()._is_due()
