@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from cgq import anytime_average
+from cgq.average import Averaged
 
 STEPS = 50
 
@@ -92,3 +93,41 @@ def test_invalid_eta(eta: float) -> None:
     """An infinite one would be no average at all: every weight ∞/∞."""
     with pytest.raises(ValueError, match="Invalid eta"):
         anytime_average(eta)
+
+
+class Mixed(nn.Module):
+    """Parameters of two types, a buffer and a counter."""
+
+    def __init__(self, other: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        self.second = nn.Parameter(torch.zeros(2, dtype=other))
+        self.norm = nn.BatchNorm1d(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("other", [torch.float64, torch.float32])
+def test_averaged_is_torchs(other: torch.dtype, use_buffers: bool) -> None:
+    model = Mixed(other)
+    options = {"multi_avg_fn": anytime_average(), "use_buffers": use_buffers}
+    ours, torchs = Averaged(model, **options), AveragedModel(model, **options)
+    for number in range(6):
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.full(tensor.shape, number**2))
+        if number == 4:  # the state of one is the state of the other
+            ours.load_state_dict(torchs.state_dict())
+        for each in (ours, torchs):
+            each.update_parameters(model)
+        for name, value in torchs.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], value), name
+    assert not ours.module.first.grad_fn
+
+
+def test_averaged_keeps_its_count_on_the_host() -> None:
+    seen = []
+    model = nn.Linear(2, 2)
+    averaged = Averaged(model, multi_avg_fn=lambda means, currents, count: seen.append(count))
+    for _ in range(3):
+        averaged.update_parameters(model)
+    assert seen == [averaged.n_averaged] * 2
+    assert seen[0] is averaged.n_averaged

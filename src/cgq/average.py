@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from cgq.scalars import is_host, scalar_dtype
 
@@ -49,3 +50,32 @@ def anytime_average(eta: float = 8.0) -> MultiAverage:
             torch._foreach_add_(means, change)
 
     return update
+
+
+class Averaged(AveragedModel):
+    """Torch's `AveragedModel`, without its wait for an accelerator at each update.
+
+    Torch sends the count of updates to the device, and so waits for all that goes on there. Here
+    the count stays on the host, and one kernel has the weight as a number. The state is the same.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> averaged = Averaged(model, multi_avg_fn=anytime_average())
+    >>> averaged.update_parameters(model)
+    >>> averaged.n_averaged.item()
+    1
+    """
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take in the present weights; what the average has of buffers becomes the model's."""
+        means: list[Tensor] = list(self.module.parameters())
+        currents: list[Tensor] = list(model.parameters())
+        alike = len({(each.device, each.dtype) for each in means + currents}) == 1
+        counted = is_host(self.n_averaged.device) and self.n_averaged.item()
+        if self.use_buffers or self.multi_avg_fn is None or not (alike and counted):
+            super().update_parameters(model)  # its first update is a copy
+            return
+        self.multi_avg_fn(means, currents, self.n_averaged)
+        for mine, its in zip(self.module.buffers(), model.buffers(), strict=True):
+            mine.copy_(its)
+        self.n_averaged += 1

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.optim.swa_utils import update_bn
 
-from cgq import anytime_average
+from cgq.average import Averaged, anytime_average
 from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.feed import Feed
@@ -51,7 +51,7 @@ class Learner:
         self.optimizer = method.optimizer(self.model, budget, derived(cell.seed, "method"))
         self.scheduler = method.scheduler(self.optimizer, budget)
         self.averaged = (
-            AveragedModel(self.model, multi_avg_fn=anytime_average()) if cell.average else None
+            Averaged(self.model, multi_avg_fn=anytime_average()) if cell.average else None
         )
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
