@@ -143,7 +143,7 @@ def main() -> None:
         sys.exit("There is no CUDA device here.")
     Arithmetic(device).set_up(torch.get_num_threads())
     notes, console = Console(stderr=True), Console(width=110)
-    turns, steps = (6, 50) if on_gpu else (100, 1)
+    turns, steps = (8, 50) if on_gpu else (100, 1)
     table = Table(
         "network", "passes", "AdamW, ms", f"LineSearch(AdamW) + average, ≤ {GOAL}",
         "step not searched", "step searched", "average", "searched",

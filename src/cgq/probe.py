@@ -62,11 +62,11 @@ def copies(tensors: list[Tensor]) -> list[Tensor | None]:
     for index, tensor in enumerate(tensors):
         if not _is_writable(tensor):
             continue
-        foreach = tensor.dtype in FOREACH and tensor.layout is torch.strided
-        if is_host(tensor.device) or not foreach:
+        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if is_host(tensor.device) or not (plain and tensor.dtype in FOREACH):
             copies[index] = tensor.clone()
         else:
-            alike.setdefault((type(tensor), tensor.device, tensor.dtype), []).append(index)
+            alike.setdefault((tensor.device, tensor.dtype), []).append(index)
     for indices in alike.values():
         # There is no foreach clone; a product with one is exact.
         products = torch._foreach_mul([tensors[index] for index in indices], 1)

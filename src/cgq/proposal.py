@@ -116,7 +116,7 @@ class Proposal(Ground):
         lost = ~self.is_finite
         for block in self._held.blocks:
             block.masked_fill_(lost.to(block.device), 0.0)
-        if self._held.views[0] is not self._grads[0]:
+        if self._held.views[0].data_ptr() != self._grads[0].data_ptr():
             torch._foreach_copy_(self._grads, self._held.views)
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
