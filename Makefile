@@ -4,7 +4,7 @@
 # make docs    the documentation site, in out/docs: pages, links and API checked
 # make package the wheel and the source archive, in dist
 # make bench   ratios of time and memory against plain torch, taken in one run
-# make bench-gpu     epochs on a CUDA device, and several runs at once on it
+# make bench-gpu     epochs and steps on a CUDA device, and several runs at once on it
 # make correctness   one small program on CGQ and on its rivals: who keeps which promise
 
 SHELL  := /bin/bash -o pipefail
@@ -38,9 +38,11 @@ package: $(READY)
 bench: $(READY)
 	COLUMNS=110 $(PYTHON) benchmarks/speed.py | tee results/speed.txt
 	COLUMNS=110 $(PYTHON) benchmarks/loop.py | tee results/loop.txt
+	$(PYTHON) benchmarks/line_search.py | tee results/line_search.txt
 
 bench-gpu: $(READY)
 	$(PYTHON) benchmarks/gpu.py | tee results/gpu.txt
+	$(PYTHON) benchmarks/line_search.py --device cuda | tee results/line_search_gpu.txt
 
 correctness: $(READY)
 	$(PYTHON) -m pip install -q -c constraints.txt -r benchmarks/rivals.txt

@@ -10,6 +10,9 @@ import torch
 from test_accelerator import Looks, as_accelerator, assert_no_copy_outlives_a_step
 from wrapped_run import Run, adamw, is_well
 
+from cgq.flat import Layout
+from cgqbench.joining import join, views_side_by_side
+
 
 def sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -92,12 +95,53 @@ def test_a_gradient_that_is_not_finite(search_prob: float, monkeypatch: pytest.M
     assert not torch.equal(run.vector(), before)
 
 
-@pytest.mark.parametrize("search_prob", [0.0, 1.0])
-def test_no_copy_of_the_gradient_outlives_its_step(
-    search_prob: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_copy_of_the_gradient_outlives_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     as_accelerator(monkeypatch)
-    run = Run(sgd, search_prob=search_prob)
+    run = Run(sgd, search_prob=1.0)
     seeded(run, 0)
     assert_no_copy_outlives_a_step(lambda: seeded(run, 1), monkeypatch)
     assert run.optimizer.param_groups[0]["steps"] == 7
+
+
+def test_no_vector_is_made_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(sgd, search_prob=0.0)
+    seeded(run, 0)
+    before = run.vector()
+    monkeypatch.setattr(Layout, "_buffer", lambda *args: pytest.fail("a new vector"))
+    seeded(run, 1)
+    assert not torch.equal(run.vector(), before)
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("search_prob", [0.0, 0.5, 1.0])
+def test_the_same_steps_in_joined_memory(
+    make: Any, search_prob: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_accelerator(monkeypatch)
+    apart, joined = Run(make, search_prob=search_prob), Run(make, search_prob=search_prob)
+    params = list(joined.model.parameters())
+    join(params)
+    places = views_side_by_side(params)
+    assert places is not None
+
+    def closure(backward: bool) -> torch.Tensor:
+        loss = torch.nn.functional.mse_loss(joined.model(joined.inputs), joined.targets)
+        if backward:
+            loss.backward()
+            for param, place in zip(params, places, strict=True):
+                param.grad = place.copy_(param.grad)
+        return loss.detach() * (math.nan if number == 7 else 1.0)
+
+    for number in range(12):
+        if number == 3:
+            is_well(apart.optimizer)
+            is_well(joined.optimizer)
+        if number == 7:
+            apart.step({0: lambda loss: loss * math.nan})
+        else:
+            seeded(apart, number)
+        torch.manual_seed(number)
+        joined.optimizer.step(closure)
+        torch.testing.assert_close(joined.vector(), apart.vector(), rtol=1e-9, atol=1e-11)
+    assert int(joined.group["skipped"]) == 1

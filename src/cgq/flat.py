@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cgq.scalars import Number, is_host, scalar_dtype
+from cgq.scalars import Number, is_host, scalar_dtype, times
 from cgq.shards import as_it_is, local
 
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
@@ -110,6 +110,7 @@ class Layout:
         self.device = min((device for device, _ in self._kinds), key=is_host)
         self.on_host = is_host(self.device)
         self.range = min(torch.finfo(dtype).max for _, dtype in self._kinds)
+        self._are_values = all(real(param) is param for param in self.params)
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0
@@ -132,7 +133,12 @@ class Layout:
 
     def values(self) -> list[Tensor]:
         """The parameters themselves, complex ones as pairs of real numbers."""
-        return [real(param) for param in self.params]
+        return self.params if self._are_values else [real(param) for param in self.params]
+
+    def gradients(self) -> list[Tensor]:
+        """Theirs, which they must all have, in the same form."""
+        grads: list[Any] = [param.grad for param in self.params]
+        return grads if self._are_values else list(map(real, grads))
 
     def zeros(self) -> Buffer:
         """A new vector of zeros."""
@@ -205,11 +211,11 @@ class Vector:
         dots = self._dots_with(other)
         if weights is not None:
             dots = [
-                _times(weights[run.group], d) for run, d in zip(self.layout.runs, dots, strict=True)
+                times(weights[run.group], d) for run, d in zip(self.layout.runs, dots, strict=True)
             ]
         several = len(dots) > 1 and not self.layout.on_host
         total = torch.stack(dots).sum() if several else sum(dots[1:], dots[0])
-        return _times(self.scale * other.scale, self.layout.whole(total))
+        return times(self.scale * other.scale, self.layout.whole(total))
 
     def _dots_with(self, other: Vector) -> list[Any]:
         """The products of each run, without the scales: floats, or tensors on one device."""
@@ -222,10 +228,6 @@ class Vector:
                 dots = [_dot(a, b).to(device, scalar_dtype(device)) for a, b in pairs]
             self._dots[id(other)] = other._dots[id(self)] = dots
         return dots
-
-
-def _times(factor: float, number: Number) -> Number:
-    return number if factor == 1.0 else factor * number  # a product costs a kernel
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from cgq.policy import first_trial
 from cgq.precision import rounding
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, least, stacked
+from cgq.scalars import Number, least, stacked, times
 
 
 class Snapshot:
@@ -92,7 +92,7 @@ class Ground(ABC):
         return max(error, rounding(self._layout.dtypes)) * abs(phi_0)
 
     def _value(self, loss: Tensor | float | None) -> Number:
-        return 0.0 if loss is None else self.sign * loss_value(loss, self._layout.device)
+        return 0.0 if loss is None else times(self.sign, loss_value(loss, self._layout.device))
 
     def _agreed(self, *numbers: Number) -> list[Number]:
         """The numbers as the ranks see them together: floats on the host, elsewhere unread."""

@@ -18,14 +18,14 @@ class Joined:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._places: list[tuple[int, tuple[int, ...]]] | None = None
+        self._places: list[object] = []
         self._found: Buffer | None = None
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
         if self._layout.on_host:  # where nothing is gathered anyway
             return None
-        places = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
+        places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
         if places != self._places:
             self._places, self._found = places, self._buffer(tensors)
         return self._found

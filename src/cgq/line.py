@@ -10,7 +10,7 @@ from torch import Tensor
 from cgq.flat import Buffer
 from cgq.geometry import Shape
 from cgq.memory import Residual, Vectors
-from cgq.scalars import Number
+from cgq.scalars import Number, times
 
 
 class Line:
@@ -186,16 +186,24 @@ def _drift_flat(
     nesterov: bool,
 ) -> None:
     """The same where kernels count. What was left out is r = 0 here."""
-    joined = memory.joined_params.of(values)
-    moved = joined or memory.layout.gathered(values)
+    joined, start = memory.joined_params.of(values), memory.start
+    if start is None:
+        moved = start = joined or memory.layout.gathered(values)
+    else:
+        moved = joined or memory.direction  # which is not needed any more
     residual = memory.scratch if memory.residual is None else memory.residual
-    for run, theta, r, p in zip(
-        memory.layout.runs, moved.parts, residual.parts, memory.direction.parts, strict=True
+    for run, point, theta, r, p in zip(
+        memory.layout.runs,
+        moved.parts,
+        start.parts,
+        residual.parts,
+        memory.direction.parts,
+        strict=True,
     ):
         shape = shapes[run.group]
-        step = alpha * shape.ratio
+        step = times(shape.ratio, alpha)
         kept = 1.0 - step * shape.decoupled if shape.decoupled else 1.0
         moves = [(r, step), (p, step * beta)] if nesterov else [(p, step)]
-        _combine(theta, theta, kept, *moves)
+        _combine(point, theta, kept, *moves)
     if joined is None:
         torch._foreach_copy_(values, moved.views)

@@ -44,12 +44,14 @@ class Vectors:
     """A direction and a scratch vector, each flat: what a step along a line works with."""
 
     residual: Buffer | None = None
+    start: Buffer | None = None
+    """θ of before the step, where it is kept and the parameters need not be at it."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.direction = layout.zeros()
         self.scratch = layout.zeros()
-        self.joined_params = Joined(layout)
+        self.joined_params, self.joined_grads = Joined(layout), Joined(layout)
 
     def remember(self, new: Residual, beta: float) -> None:
         """Take in the residual of a step that was taken."""
@@ -83,7 +85,6 @@ class Memory(Vectors):
     def __init__(self, layout: Layout, state: State, with_residual: bool) -> None:
         super().__init__(layout)
         self.residual = layout.zeros() if with_residual else None
-        self._joined_grads = Joined(layout)
         self.fresh = [param for param in layout.params if not state.get(param)]
         self._entries = {"direction": self._seen_per_parameter(self.direction)}
         if self.residual is not None:
@@ -149,7 +150,7 @@ class Memory(Vectors):
         return Residual(self.scratch.views, lambda: self.scratch.parts, 1.0)
 
     def _gather_residual(self, grads: list[Tensor], sign: float) -> None:
-        sources = self._joined_grads.of(grads)
+        sources = self.joined_grads.of(grads)
         if sources is None:
             torch._foreach_copy_(self.scratch.views, grads)
         blocks = self.scratch.blocks

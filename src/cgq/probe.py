@@ -21,6 +21,8 @@ from cgq.scalars import is_host
 # The kernels of BatchNorm write running statistics without raising their version. So the version
 # is believed only of tables and masks too long to be statistics, which would be costly to copy.
 LONG = 1 << 16
+# Of these one kernel copies many tensors.
+FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
 
 
 class _Saved:
@@ -46,28 +48,30 @@ def _is_writable(tensor: Tensor) -> bool:
     """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
     if is_lazy(tensor) or tensor.is_inference():
         return False
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
         return True
     sides = zip(tensor.shape, tensor.stride(), strict=True)
     return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
 
 
+@torch.no_grad()
 def copies(tensors: list[Tensor]) -> list[Tensor | None]:
     """Copies of the tensors; None of one that is not writable."""
     copies: list[Tensor | None] = [None] * len(tensors)
-    alike: dict[Any, list[int]] = {}  # on an accelerator one kernel copies many
+    alike: dict[Any, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if not _is_writable(tensor):
             continue
-        if is_host(tensor.device) or tensor.layout is not torch.strided:
+        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if is_host(tensor.device) or not (plain and tensor.dtype in FOREACH):
             copies[index] = tensor.clone()
         else:
             alike.setdefault((tensor.device, tensor.dtype), []).append(index)
     for indices in alike.values():
-        flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
-        parts = torch.split(flat, [tensors[index].numel() for index in indices])
-        for index, part in zip(indices, parts, strict=True):
-            copies[index] = part.view(tensors[index].shape)
+        # There is no foreach clone; a product with one is exact.
+        products = torch._foreach_mul([tensors[index] for index in indices], 1)
+        for index, product in zip(indices, products, strict=True):
+            copies[index] = product
     return copies
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cgq.flat import Layout, Vector
+from cgq.flat import Buffer, Layout, Vector
 from cgq.foresight import Plan
 from cgq.ground import Ground, Snapshot
 from cgq.memory import Residual, Vectors
@@ -15,11 +15,15 @@ from cgq.options import Options
 from cgq.policy import LIFT, clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite
+from cgq.scalars import Number, choose, is_finite, times
 
 
 class Displacement(Vectors):
     """d = θ_after - θ_before, as direction, and θ_before, in the scratch vector."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self.start = self.scratch
 
     def serves(self, params: Sequence[Tensor]) -> bool:
         """Whether it has a place for exactly these parameters."""
@@ -28,15 +32,24 @@ class Displacement(Vectors):
 
     def begin(self) -> None:
         """Keep θ: someone is about to move it."""
-        torch._foreach_copy_(self.scratch.views, self.layout.values())
+        values = self.layout.values()
+        joined = self.joined_params.of(values)
+        if joined is None:
+            torch._foreach_copy_(self.scratch.views, values)
+        else:
+            torch._foreach_copy_(self.scratch.blocks, joined.blocks)
 
     def end(self) -> None:
-        """Note how far it was moved, and put it back."""
+        """Note how far it was moved."""
         values = self.layout.values()
-        torch._foreach_copy_(self.direction.views, values)
-        for d, theta in zip(self.direction.blocks, self.scratch.blocks, strict=True):
-            d.sub_(theta)
-        torch._foreach_copy_(values, self.scratch.views)
+        joined = self.joined_params.of(values)
+        if joined is None:
+            torch._foreach_copy_(self.direction.views, values)
+        moved = self.direction if joined is None else joined
+        for d, after, before in zip(
+            self.direction.blocks, moved.blocks, self.scratch.blocks, strict=True
+        ):
+            torch.sub(after, before, out=d)
 
     def undo(self) -> None:
         """Put θ back."""
@@ -85,8 +98,8 @@ class Proposal(Ground):
         self.snapshot.buffer = memory.scratch
         self._d = Vector(layout, lambda: memory.direction.parts)
         self._theta = Vector(layout, lambda: memory.scratch.parts)
-        if searched or not layout.on_host:  # the other optimizer may write to what it is given
-            held = self._held = layout.gathered(grads)
+        if searched or not layout.on_host:
+            held = self._held = _held(grads, memory, searched)
             g = Vector(layout, lambda: held.parts, self.sign)  # not self: see Snapshot
         else:
             g = _as_it_lies(layout, grads, memory, self.sign)
@@ -96,7 +109,7 @@ class Proposal(Ground):
     @property
     def is_finite(self) -> Number:
         """Whether loss and gradient are: a bool, or a tensor of one."""
-        return is_finite(self._phi_0) & is_finite(self._gg)
+        return is_finite(self._phi_0 + self._gg)
 
     @property
     def is_idle(self) -> bool:
@@ -105,10 +118,11 @@ class Proposal(Ground):
 
     def withhold_unless_finite(self) -> None:
         """Zeros for a gradient that is not finite, without the host looking at it."""
-        keep = self.is_finite
+        lost = ~self.is_finite
         for block in self._held.blocks:
-            block.masked_fill_(~keep.to(block.device), 0.0)
-        torch._foreach_copy_(self._grads, self._held.views)
+            block.masked_fill_(lost.to(block.device), 0.0)
+        if self._held.views[0].data_ptr() != self._grads[0].data_ptr():
+            torch._foreach_copy_(self._grads, self._held.views)
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
@@ -138,10 +152,24 @@ class Proposal(Ground):
         """
         rho = self._options.max_relative_step or 0.0
         still = dd == 0.0
-        squared = tt / choose(still, 1.0, dd)
-        relative = choose(tt == 0.0, 1.0, rho * squared**0.5)
-        unmoved = choose(self._gg > 0.0, 2.0 * LIFT, 0.0)
-        return self._schedule * choose(still, unmoved, relative)
+        # Sums with truth values for choices: fewer kernels.
+        relative = rho * (tt / (dd + still)) ** 0.5 + (tt == 0.0)
+        unmoved = 2.0 * LIFT * (self._gg > 0.0)
+        return times(self._schedule, choose(still, unmoved, relative))
+
+
+def _held(grads: list[Tensor], memory: Displacement, searched: bool) -> Buffer:
+    """The gradient as one vector, a copy only where one is needed.
+
+    A search asks for it once the other optimizer has run, which may write to what it is given.
+    Else it lies where the update will be noted.
+    """
+    if searched:
+        return memory.layout.gathered(grads)
+    joined = memory.joined_grads.of(grads)
+    if joined is None:
+        torch._foreach_copy_(memory.direction.views, grads)
+    return memory.direction if joined is None else joined
 
 
 def _as_it_lies(

@@ -45,10 +45,18 @@ def choose(condition: Number, yes: Number, no: Number) -> Number:
     if not isinstance(condition, Tensor):
         return yes if condition else no
     if not isinstance(yes, Tensor) and not isinstance(no, Tensor):
+        if yes == no:
+            return yes
         yes = as_tensor(yes, condition.device)  # torch would make a narrow one of two numbers
     return torch.where(condition, yes, no)
 
 
 def is_finite(number: Number) -> Number:
     """Whether the number is finite: a bool, or a tensor of one."""
-    return number.isfinite() if isinstance(number, Tensor) else math.isfinite(number)
+    # Not `isfinite`, which is four kernels.
+    return abs(number) < math.inf if isinstance(number, Tensor) else math.isfinite(number)
+
+
+def times(factor: float, number: Number) -> Number:
+    """Their product; a product with one costs no kernel."""
+    return number if factor == 1.0 else factor * number

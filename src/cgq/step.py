@@ -101,7 +101,7 @@ class Step:
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
         plan = self._batch.plan_without_search(loss)
-        keep = is_finite(plan.phi_0) & is_finite(plan.gg)
+        keep = is_finite(plan.phi_0 + plan.gg)
         if self._memory.layout.on_host:
             outcome = self._drifted(plan) if keep else Outcome(self._before, skipped=True)
             return outcome._replace(loss=None if loss is None else plan.phi_0)

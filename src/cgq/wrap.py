@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq import wrappable
-from cgq.flat import Layout, real, with_gradients
+from cgq.flat import Layout, with_gradients
 from cgq.geometry import Shape
 from cgq.kept import Kept
 from cgq.objective import Objective
@@ -165,7 +165,7 @@ class LineSearch(Searching):
         if self._memory is None or not self._memory.serves(params):
             groups = [0] * len(params)  # one line, the same for all
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
-        memory, grads = self._memory, [real(p.grad) for p in params if p.grad is not None]
+        memory, grads = self._memory, self._memory.layout.gradients()
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(self.param_groups), not self.state
         shared: dict[str, Any] = {
@@ -192,6 +192,8 @@ class LineSearch(Searching):
             memory.begin()
             try:
                 self._let_base_move(proposal)
+                if due or memory.layout.on_host:
+                    memory.undo()
                 outcome = self._moved(step, objective, loss, due)
             except BaseException:
                 memory.undo()
