@@ -149,7 +149,7 @@ class CGQ(Searching):
             return
         try:
             shared: dict[str, Any] = {
-                "options": self.options,
+                "options": self._options_with(loss),
                 "ranks": self._ranks,
                 "progress": Progress.of(self.param_groups[0]),
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -113,6 +114,14 @@ class Searching(Optimizer):
     def _is_watched(self) -> bool:
         """Whether the loss and the share may ask for more searches than the coin."""
         return self.options.max_relative_step is not None and 0.0 < self.options.search_prob < 1.0
+
+    def _options_with(self, loss: Tensor | float | None) -> Options:
+        """Those of this step: of a relative ceiling, as much as the run has earned."""
+        rho = self.options.max_relative_step
+        if rho is None or loss is None or not self._is_watched:
+            return self.options
+        earned = Watch.of(self.param_groups[0]).ceiling(rho)
+        return self.options if earned == rho else replace(self.options, max_relative_step=earned)
 
     @property
     def _numbers(self) -> dict[str, float | int]:

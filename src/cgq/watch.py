@@ -1,4 +1,4 @@
-"""When a run under a relative ceiling needs every batch searched. Numbers only."""
+"""How a run under a relative ceiling is kept from dying. Numbers only."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ RECENT, USUAL = 0.1, 0.01  # means over about the last 10 and the last 100 losse
 RECENT_SHARE, USUAL_SHARE = 1 / 8, 1 / 32  # the same of the share, over searches
 SETTLED = 100  # searches before the share can be called settled
 MOVED = 1 / 3  # the recent share is so much off the usual one
+SAFE = 0.001  # the relative step that a run begins with, if its ceiling is not lower
+BEGINNING = 30  # steps after which the loss is what the rest is earned from ...
+EARNED = 0.1  # ... all of it once the loss has fallen by this share
 STUCK = 1000  # steps after which the loss should have fallen ...
 FALLEN = 0.01  # ... by this share of its starting value
 
@@ -19,7 +22,8 @@ class Watch(NamedTuple):
 
     A relative step is long on a plateau, however flat it is: there an average of old searches
     comes too late. So every batch is searched at first, while the share moves, and while the loss
-    rises; the means cost nothing.
+    rises; the means cost nothing. Nor does a search see that momentum will repeat a step that
+    helps one batch. So the ceiling has to be earned: see `ceiling`.
 
     >>> watch = Watch()
     >>> for _ in range(SETTLED):
@@ -40,6 +44,7 @@ class Watch(NamedTuple):
     searches: int = 0
     recent_share: float = 0.0
     usual_share: float = 0.0
+    plateau_loss: float = 0.0
     alert: bool = True  # whether every batch is to be searched
 
     @classmethod
@@ -55,12 +60,14 @@ class Watch(NamedTuple):
         start = _mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
         recent = _mean(self.recent_loss, loss, n, RECENT)
         deviation = (loss - recent) ** 2
+        plateau = recent if n < BEGINNING else self.plateau_loss
         return self._replace(
             losses=n + 1,
             start_loss=start,
             recent_loss=recent,
             usual_loss=_mean(self.usual_loss, loss, n, USUAL),
             loss_variance=_mean(self.loss_variance, deviation, n, RECENT / 2),
+            plateau_loss=plateau,
         )
 
     def after_search(self, share: float) -> Watch:
@@ -72,6 +79,28 @@ class Watch(NamedTuple):
             usual_share=_mean(self.usual_share, share, n, USUAL_SHARE),
         )
         return watch._replace(alert=not watch.share_is_settled or watch.loss_rises)
+
+    def ceiling(self, rho: float) -> float:
+        """How much of a relative ceiling holds now.
+
+        ρ·min(1, fallen / 0.1), where `fallen` is by what share of it the recent loss is below that
+        of the 30th step; but at least 0.001, which no plateau was seen to mind. If the loss climbs
+        back to where it began, so does the ceiling.
+
+        >>> watch = Watch()
+        >>> for _ in range(BEGINNING):
+        ...     watch = watch.after_loss(2.0)
+        >>> watch.ceiling(0.005), round(watch._replace(recent_loss=1.9).ceiling(0.005), 9)
+        (0.001, 0.0025)
+        >>> watch._replace(recent_loss=1.5).ceiling(0.005)
+        0.005
+        """
+        if self.losses < BEGINNING:
+            return min(rho, SAFE)
+        fallen = self.plateau_loss - self.recent_loss
+        wanted = EARNED * abs(self.plateau_loss)
+        earned = rho * max(fallen, 0.0) / wanted if fallen < wanted else rho
+        return max(min(rho, SAFE), earned)
 
     @property
     def share_is_settled(self) -> bool:

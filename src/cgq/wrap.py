@@ -169,7 +169,7 @@ class LineSearch(Searching):
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(self.param_groups), not self.state
         shared: dict[str, Any] = {
-            "options": self.options,
+            "options": self._options_with(loss),
             "ranks": self._ranks,
             "progress": Progress.of(DEFAULTS | self._numbers_of(self.param_groups[0])),
         }
