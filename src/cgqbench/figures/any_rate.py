@@ -73,10 +73,11 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     figure, axes = canvas(rows, columns, (9.0, 1.7 + 2.6 * rows), sharex=True, sharey=True)
     chance = chance_loss(comparison.runs[0].header)
     ours = AVERAGED if _has(AVERAGED, (base.searched for base in bases.values())) else FINAL
+    rates = [lr for base in bases.values() for lr in (*base.alone, *base.searched)]
+    axes[0].set(xscale="log", xlim=(min(rates) / 2, max(rates) * 2))
     for axis, (name, base) in zip(axes, bases.items(), strict=False):
         title(axis, METHODS[name].label if name in METHODS else name)
         note(axis, steadiness(base.searched, ours))
-        axis.set_xscale("log")
         if chance is not None:
             axis.axhline(chance, **_GUESSING)
         _line(axis, base.alone, AVERAGED, _AVERAGED)
