@@ -136,7 +136,7 @@ def test_they_are_printed_and_written_with_the_tables_and_on_the_page(tmp_path):
     text = (tmp_path / "out" / "table.md").read_text()
     page = (tmp_path / "out" / "report.html").read_text()
     for shown in (printed, text, page):
-        for words in ("Untuned against tuned", "6.7 % better", "What died", "0 of 1"):
+        for words in ("LineSearch against tuned rates", "6.7 % better", "What died", "0 of 1"):
             assert words in shown
     assert "| problem | method | first epoch |" in text
     assert r"LineSearch max\_relative\_step=0.005" in text

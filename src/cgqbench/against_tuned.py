@@ -21,20 +21,21 @@ def against_tuned(compared: Sequence[Comparison]) -> Listing | None:
     if not rows:
         return None
     return Listing(
-        "Untuned against tuned",
+        "LineSearch against tuned rates",
         (
             "problem",
-            "untuned",
+            "LineSearch",
             "final",
             "averaged",
             "best tuned, final",
             "best tuned, averaged",
-            "untuned and averaged, against the better of the two",
+            "difference",
         ),
         tuple(rows),
         "Test accuracy (%), or else test loss, after the last epoch. Best tuned: the best mean of "
         "all rates and schedules whose seeds all finished, whatever the number of seeds, so that "
-        "luck is on the tuned side.",
+        "luck is on the tuned side. Difference: LineSearch's average against the better of the two "
+        "tuned.",
     )
 
 

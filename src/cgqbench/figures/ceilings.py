@@ -22,6 +22,10 @@ VARIED = {"max_relative_step", "search_prob"}
 """The settings that place a method on a panel."""
 
 
+FAR_POINTS, FAR = 25.0, 1.5
+"""How far from the best an axis reaches: in points of accuracy, and times a loss."""
+
+
 class Kind(NamedTuple):
     """With the search or without it."""
 
@@ -49,7 +53,7 @@ AVERAGED = Weights("average_", "averaged", "solid")
 FINAL = Weights("", "final", (0, (3.5, 2.0)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """The runs at one ceiling; the entry is of those seeds that learned."""
 
@@ -67,18 +71,21 @@ def ceilings(compared: Sequence[Comparison], path: Path) -> Path:
     seed that died or diverged is a cross at the worse edge, and in no mean.
     """
     figure, axes = canvas(1, len(compared), (max(9.0, 3.7 * len(compared)), 4.4))
-    lost = []
+    lost: list[str] = []
+    cut = False
     for axis, comparison in zip(axes, compared, strict=True):
         points = _points(comparison)
         title(axis, comparison.name)
         note(axis, comparison.budget)
-        _panel(axis, points)
+        cut |= _panel(axis, points)
         lost += _lost(comparison.name, points)
     legend(figure, [_handle(kind, weights) for kind in KINDS for weights in (AVERAGED, FINAL)])
     default = METHODS["search"].settings["max_relative_step"]
     notes = [f"upright line: the default ρ = {default:g}"]
     if any(len(group) > 1 for one in compared for group in one.methods.values()):
         notes.append("whiskers: ± standard deviation over seeds")
+    if cut:
+        notes.append("triangles: off the axis")
     lines = ["What the relative ceiling ρ, the search and the average are worth", "; ".join(notes)]
     if lost:
         lines.append(f"×: seeds dead or diverged, in no mean: {'; '.join(lost)}")
@@ -118,36 +125,61 @@ def _lost(name: str, points: list[Point]) -> list[str]:
     return found
 
 
-def _panel(axis: Axes, points: list[Point]) -> None:
+def _panel(axis: Axes, points: list[Point]) -> bool:
+    """Draw a problem; whether anything lies off the axis."""
     accuracy = any("test_accuracy" in point.entry.values for point in points)
     metric = "test_accuracy" if accuracy else "test_loss"
-    axis.set_xscale("log")
+    ticks = sorted({point.ceiling for point in points})
+    axis.set(xscale="log", xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
     axis.axvline(METHODS["search"].settings["max_relative_step"], color="#b6bcc4", linewidth=1.0)
     for kind in reversed(KINDS):
-        own = [point for point in points if point.kind is kind]
         for weights in (FINAL, AVERAGED):
+            own = [point for point in points if point.kind is kind]
             _line(axis, own, weights.prefix + metric, kind, weights)
-        # Beside each other's, at the edge where the worst values are.
-        height = 0.03 if kind is SEARCHED else 0.08
-        lost = [point.ceiling for point in own if point.lost]
-        axis.plot(
-            lost,
-            [height if accuracy else 1 - height] * len(lost),
-            "x",
-            color=kind.colour,
-            ms=6,
-            mew=1.6,
-            transform=axis.get_xaxis_transform(),
-        )
-    ticks = sorted({point.ceiling for point in points})
+    # Room for the marks at the edge, which have no height of their own.
+    axis.margins(y=0.13 if any(point.lost for point in points) else 0.06)
     axis.set_xticks(ticks, [f"{tick:g}".removeprefix("0") for tick in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("ρ, the ceiling of a step's relative length")
     axis.set_ylabel("test accuracy (%)" if accuracy else "test loss")
     if not any(metric in point.entry.values for point in points):
         no_values(axis, axis.yaxis)
-    # Room for the crosses, which have no height of their own.
-    axis.margins(y=0.13 if any(point.lost for point in points) else 0.06)
+    return _edge(axis, points, metric)
+
+
+def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
+    """Cut the axis at what is far off the best, and mark there what lies beyond or was lost."""
+    names = metric, f"average_{metric}"
+    means = {
+        point: [point.entry.values[name].mean for name in names if name in point.entry.values]
+        for point in points
+    }
+    known = [mean for found in means.values() for mean in found]
+    accuracy = metric == "test_accuracy"
+    best = (max if accuracy else min)(known, default=0.0)
+    cut = best - FAR_POINTS if accuracy else best * FAR
+    off = {
+        point
+        for point, found in means.items()
+        if any(mean < cut if accuracy else mean > cut for mean in found)
+    }
+    if off:
+        axis.set_ylim(*((cut, None) if accuracy else (None, cut)))
+    for kind, height in ((SEARCHED, 0.03), (UNSEARCHED, 0.08)):
+        own = [point for point in points if point.kind is kind]
+        beyond = [point.ceiling for point in own if point in off]
+        lost = [point.ceiling for point in own if point.lost]
+        for places, mark in ((beyond, "v" if accuracy else "^"), (lost, "x")):
+            axis.plot(
+                places,
+                [height if accuracy else 1 - height] * len(places),
+                mark,
+                color=kind.colour,
+                ms=6,
+                mew=1.6,
+                transform=axis.get_xaxis_transform(),
+            )
+    return bool(off)
 
 
 def _line(axis: Axes, points: list[Point], metric: str, kind: Kind, weights: Weights) -> None:
