@@ -22,7 +22,7 @@ VARIED = {"max_relative_step", "search_prob"}
 """The settings that place a method on a panel."""
 
 
-FAR_POINTS, FAR = 25.0, 1.5
+FAR_POINTS, FAR = 30.0, 1.6
 """How far from the best an axis reaches: in points of accuracy, and times a loss."""
 
 
@@ -81,7 +81,7 @@ def ceilings(compared: Sequence[Comparison], path: Path) -> Path:
         lost += _lost(comparison.name, points)
     legend(figure, [_handle(kind, weights) for kind in KINDS for weights in (AVERAGED, FINAL)])
     default = METHODS["search"].settings["max_relative_step"]
-    notes = [f"upright line: the default ρ = {default:g}"]
+    notes = [f"upright line: default ρ = {default:g}"]
     if any(len(group) > 1 for one in compared for group in one.methods.values()):
         notes.append("whiskers: ± standard deviation over seeds")
     if cut:
@@ -165,11 +165,12 @@ def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
     }
     if off:
         axis.set_ylim(*((cut, None) if accuracy else (None, cut)))
-    for kind, height in ((SEARCHED, 0.03), (UNSEARCHED, 0.08)):
+    for place, kind in enumerate(KINDS):
         own = [point for point in points if point.kind is kind]
         beyond = [point.ceiling for point in own if point in off]
         lost = [point.ceiling for point in own if point.lost]
-        for places, mark in ((beyond, "v" if accuracy else "^"), (lost, "x")):
+        for row, places, mark in ((place, lost, "x"), (2 + place, beyond, "v^"[not accuracy])):
+            height = 0.03 + 0.05 * row
             axis.plot(
                 places,
                 [height if accuracy else 1 - height] * len(places),
