@@ -107,6 +107,7 @@ def test_what_diverged_or_left_the_axis_is_marked_at_its_edge(tmp_path, drawn):
     lost = marks(axis, "x")
     assert [rate for rate, *_ in lost] == [1.0, 1.0]
     assert len({height for *_, height in lost}) == len({colour for _, colour, _ in lost}) == 2
+    assert axis.get_title(loc="right").endswith("median, 1.400, × left out")
     assert figure.get_suptitle().splitlines()[1:] == [
         "6 epochs, 1 to 2 seeds; whiskers: ± standard deviation over seeds; ▲: above the axis",
         "×: seeds diverged: AdamW lr=1.0 (1 of 1), LineSearch base=adamw, lr=1.0 (1 of 2)",
@@ -133,8 +134,10 @@ def test_three_bases_leave_no_empty_panel(tmp_path, drawn):
 
 def test_where_everything_diverged(tmp_path, drawn):
     searched(tmp_path, 0.1, None)
-    (axis,) = drawn().axes
-    assert [text.get_text() for text in axis.texts] == ["no values"]
+    searched(tmp_path, 0.1, 1.5, 1.4, base="sgd")
+    lost, other = drawn().axes
+    assert [text.get_text() for text in lost.texts] == ["no values"]
+    assert len(other.get_yticks()) > 2, "which both panels share"
 
 
 def test_a_task_of_one_s_own_has_no_loss_of_guessing(tmp_path, drawn):

@@ -19,7 +19,6 @@ from cgqbench.figures.canvas import (
     canvas,
     heading,
     legend,
-    no_values,
     note,
     saved,
     spread_notes,
@@ -84,7 +83,8 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
         _line(axis, base.alone, FINAL, _ALONE)
         _line(axis, base.searched, ours, _SEARCHED)
         if not _has(FINAL, (base.alone, base.searched)):
-            no_values(axis, axis.yaxis)
+            # The ticks stay: other panels share them.
+            axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=QUIET)
     if chance is not None:
         axes[0].set_ylim(top=ROOM * chance)
     high = []
@@ -113,7 +113,9 @@ def steadiness(searched: Rates, metric: str) -> str:
         return ""
     median = statistics.median(means)
     off = max(abs(mean - median) for mean in means) / median
-    return f"LineSearch: at most {100 * off:.2f} % from its median, {shown_loss(median)}"
+    words = f"LineSearch: at most {100 * off:.2f} % from its median, {shown_loss(median)}"
+    lost = any(entry.diverged for entry in searched.values())
+    return f"{words}, × left out" if lost else words
 
 
 def _bases(comparison: Comparison) -> dict[str, Base]:
