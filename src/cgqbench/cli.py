@@ -112,6 +112,10 @@ def reproduce(
     `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the dynamics; `today1` and
     `today2` are the tables' columns with the tuning-free methods published since, `lm` has small
     language models.
+
+    LineSearch, which wants no rate: `any_rate` has the base's rate from 1e-6 to 1, alone and
+    searched; `sweep`, `sweep_long` and `sweep_images` the best tuned rates beside it; `ceiling`
+    what ceiling, search and average are worth; `safety` asks whether anything dies.
     """
     with clear_errors():
         if item == "figure1":

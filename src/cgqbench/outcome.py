@@ -6,11 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cgqbench.answers import answers
 from cgqbench.comparison import comparisons
 from cgqbench.figures import every_figure
 from cgqbench.record import runs
 from cgqbench.report import write_report
-from cgqbench.table_text import markdown, rich_table
+from cgqbench.table_text import markdown, markdown_listing, rich_listing, rich_table
 from cgqbench.tables import grids
 
 
@@ -19,12 +20,16 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
 
     The last line printed says where to look.
     """
-    tables = grids(comparisons(runs(folder)))
+    compared = comparisons(runs(folder))
+    tables, listings = grids(compared), answers(compared)
     for table in tables:
         console.print(rich_table(table))
+    for listing in listings:
+        console.print(rich_listing(listing))
     page = write_report(folder, destination / "report.html")
     if tables:
-        (destination / "table.md").write_text("\n".join(map(markdown, tables)), encoding="utf-8")
+        texts = [*map(markdown_listing, listings), *map(markdown, tables)]
+        (destination / "table.md").write_text("\n".join(texts), encoding="utf-8")
     plots = every_figure(folder, destination / "plots")
     verb = "plot is" if len(plots) == 1 else "plots are"
     drawn = f"; {len(plots)} {verb} in {destination / 'plots'}" if plots else ""

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from cgqbench.answers import answers
 from cgqbench.comparison import Comparison, comparisons, label_of, several
 from cgqbench.curves import Cost, costs, machine_of
 from cgqbench.figures import ABLATIONS, ablation
@@ -77,10 +78,12 @@ def write_report(folder: Path, destination: Path, title: str = "Optimizers side 
         )
     style = styles(run.header["method"] for run in found)
     charts: list[Chart] = []
-    sections = list(_sections(found, style, charts))
+    compared = comparisons(found)
+    sections = list(_sections(compared, style, charts))
     page = _environment().get_template("page.html")
     content = page.render(
         title=title,
+        answers=answers(compared),
         sections=sections,
         runs=several(len(found), "run") if found else "",
         origin=_origin(found, lines),
@@ -103,9 +106,9 @@ def _environment() -> Environment:
 
 
 def _sections(
-    found: Sequence[Run], style: dict[str, Style], charts: list[Chart]
+    compared: Sequence[Comparison], style: dict[str, Style], charts: list[Chart]
 ) -> Iterator[Section]:
-    tables = grids(comparisons(found))
+    tables = grids(compared)
     for grid in sorted(tables, key=lambda grid: grid.experiment in ABLATIONS):
         parts = [_part(comparison, style, charts) for comparison in grid.columns]
         yield Section(grid.experiment in ABLATIONS, grid, caption(grid), parts)

@@ -44,9 +44,9 @@ class Entry:
     values: dict[str, Statistic]
     """By metric; a metric that was not recorded is left out."""
     best: frozenset[str] = frozenset()
-    """The metrics in which, as far as shown, no complete entry is better.
+    """The metrics in which, as far as shown, no complete entry with as many seeds is better.
 
-    None of them if the complete entries differ in their number of seeds."""
+    Only among those with the most seeds, and if they are several: fewer are a first look."""
 
     @property
     def complete(self) -> bool:
@@ -150,8 +150,10 @@ def _entry(problem: Problem, method: str, label: str, runs: list[Run]) -> Entry:
 
 
 def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
-    rivals = [rival for rival in column if rival.complete]
-    if entry not in rivals or len(rivals) == 1 or len({rival.seeds for rival in rivals}) > 1:
+    complete = [rival for rival in column if rival.complete]
+    most = max((rival.seeds for rival in complete), default=0)
+    rivals = [rival for rival in complete if rival.seeds == most]
+    if entry not in rivals or len(rivals) == 1:
         return frozenset()
     best = []
     for metric, value in entry.values.items():

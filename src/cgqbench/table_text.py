@@ -7,6 +7,7 @@ import html
 from rich.markup import escape
 from rich.table import Table
 
+from cgqbench.listing import Listing
 from cgqbench.tables import Grid, Shown, caption
 
 
@@ -38,6 +39,23 @@ def markdown(grid: Grid) -> str:
         cells = [_safe(row.label), *(_markdown(entry) for entry in row.entries)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", caption(grid), ""])
+
+
+def rich_listing(listing: Listing) -> Table:
+    """A small table for the terminal."""
+    table = Table(title=escape(listing.heading), caption=escape(listing.caption))
+    for head in listing.heads:
+        table.add_column(escape(head))
+    for row in listing.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def markdown_listing(listing: Listing) -> str:
+    """A small table for a page of Markdown."""
+    rows = [f"| {' | '.join(map(_safe, row))} |" for row in (listing.heads, *listing.rows)]
+    rows.insert(1, "|---" * len(listing.heads) + "|")
+    return "\n".join([f"## {_safe(listing.heading)}", "", *rows, "", listing.caption, ""])
 
 
 def _rich(entry: Shown | None) -> str:

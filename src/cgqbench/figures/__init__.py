@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cgqbench.comparison import Comparison, comparisons
 from cgqbench.curves import costs
+from cgqbench.figures.any_rate import any_rate
 from cgqbench.figures.bounds import BOUNDS, ablation_bounds
+from cgqbench.figures.ceilings import VARIED, ceiling, ceilings
 from cgqbench.figures.dynamics import dynamics
 from cgqbench.figures.landscape import landscape
 from cgqbench.figures.momentum import ablation_momentum
@@ -19,10 +21,14 @@ from cgqbench.searches import searches
 
 __all__ = [
     "ABLATIONS",
+    "TOGETHER",
     "ablation",
     "ablation_bounds",
     "ablation_momentum",
     "ablation_probability",
+    "any_rate",
+    "ceiling",
+    "ceilings",
     "dynamics",
     "every_figure",
     "landscape",
@@ -35,17 +41,29 @@ ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {
     "figure3a": (ablation_momentum, {"momentum"}),
     "figure3b": (ablation_probability, {"search_prob"}),
     "figure3c": (ablation_bounds, BOUNDS),
+    "any_rate": (any_rate, {"lr"}),
+    "ceiling": (ceiling, VARIED),
 }
 """The figure that an ablation's experiment is drawn as, and the settings that it varies."""
+
+TOGETHER: dict[str, Callable[[Sequence[Comparison], Path], Path]] = {"ceiling": ceilings}
+"""The ablations whose problems share one file, a panel for each."""
 
 
 def every_figure(folder: Path, destination: Path) -> list[Path]:
     """Draw all that the records below a folder allow; the files written."""
     written: list[Path] = []
+    shared: dict[str, list[Comparison]] = {}
     for comparison in comparisons(runs(folder)):
+        if comparison.problem.experiment in TOGETHER and ablation(comparison):
+            shared.setdefault(comparison.problem.experiment, []).append(comparison)
+            continue
         for kind, draw in _drawings(comparison).items():
             name = f"{comparison.problem.experiment}-{comparison.name}"
             written.append(draw(comparison, _free(destination, name, kind, written)))
+    for experiment, compared in shared.items():
+        path = _free(destination, experiment, "", written)
+        written.append(TOGETHER[experiment](compared, path))
     for found in searches(folder):
         path = _free(destination, f"landscape-{found.title}", "", written)
         written.append(landscape(found, path))

@@ -46,6 +46,11 @@ def title(axis: Axes, text: str) -> None:
     axis.set_title(plain(text), loc="left", fontsize=10, color=INK, fontweight="bold")
 
 
+def note(axis: Axes, text: str) -> None:
+    """A quiet word at the right end of a panel's title."""
+    axis.set_title(plain(text), loc="right", fontsize=8.5, color=QUIET)
+
+
 def heading(figure: Figure, *lines: str) -> None:
     """The figure's title, and in further lines how it is to be read."""
     wrapped = [part for line in lines for part in wrap(brief(line, 300), 100)]
