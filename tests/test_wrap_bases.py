@@ -67,7 +67,7 @@ def counts(base: Any) -> set[int]:
 
 def assert_trains(make: Callable[[Any], Any]) -> Any:
     optimizer, change = trained(make, STEPS)
-    assert change < 0.97
+    assert change < 0.99
     taken = optimizer.param_groups[0]["steps"]
     assert taken + optimizer.param_groups[0]["skipped"] == STEPS
     assert taken >= STEPS // 2
@@ -124,7 +124,7 @@ def test_an_optimizer_inside_an_optimizer_is_undone_too(library: Any) -> None:
     start = problem.loss().item()
     for _ in range(STEPS):
         optimizer.step(problem.loss)
-    assert problem.loss().item() < 0.97 * start
+    assert problem.loss().item() < 0.99 * start
     inner = [state["step"].clone() for state in base.optimizer.state.values()]
     slow = [state["slow_params"].clone() for state in base.state.values()]
     calls = 0
@@ -157,6 +157,6 @@ RATES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]
 def test_the_base_s_rate_hardly_matters(name: str, library: Any) -> None:
     kind = TORCH.get(name) or getattr(library, name)
     # The base's decay is in proportion to its rate, and so part of the direction at any rate.
-    changes = [trained(functools.partial(kind, lr=lr), 60)[1] for lr in RATES]
+    changes = [trained(functools.partial(kind, lr=lr), 150)[1] for lr in RATES]
     assert max(changes) < 0.9
     assert max(changes) / min(changes) < 1.01

@@ -124,6 +124,9 @@ class Twin:
             or (self.max_relative_step is not None and self.search_prob > 0 and self.alert)
             or coin(self.seed, self.steps, self.search_prob)
         )
+        rho = self.max_relative_step
+        if rho is not None and f is not None and 0 < self.search_prob < 1:
+            rho = self._earned(rho)
         if f is not None:
             self.losses.append(sign * float(f(theta0)))
         v, d, line = directions(beta)
@@ -134,8 +137,8 @@ class Twin:
             slope = float(pure.dot(line))
 
         ceiling = float(self.lr.max())
-        if self.max_relative_step is not None:
-            ceiling = min(ceiling, self.max_relative_step * float(theta0.norm() / d.norm()))
+        if rho is not None:
+            ceiling = min(ceiling, rho * float(theta0.norm() / d.norm()))
             if (ratio * decoupled).max() > 0:
                 ceiling = min(ceiling, 1.0 / float((ratio * decoupled).max()))
 
@@ -192,6 +195,13 @@ class Twin:
         self.shares.append(self.average)
         self.alert = self._is_alarming()
         return min(self.average * unit, ceiling)
+
+    def _earned(self, rho: float) -> float:
+        if len(self.losses) < 30:
+            return min(rho, 0.001)
+        recent = means(self.losses, 0.1)
+        at_first = recent[29]
+        return min(rho, max(0.001, 0.05 * (at_first - recent[-1]) / abs(at_first)))
 
     def _is_alarming(self) -> bool:
         recent, usual = (means(self.shares, rate)[-1] for rate in (1 / 8, 1 / 32))
