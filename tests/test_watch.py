@@ -14,7 +14,7 @@ from wrapped_run import Run
 
 from cgq import CGQ, LineSearch
 from cgq.policy import LIFT_TRIES, Lift, coin
-from cgq.watch import SETTLED, STUCK, Watch
+from cgq.watch import BEGINNING, SETTLED, STUCK, Watch
 
 
 def quiet(losses: list[float], share: float = 0.8) -> Watch:
@@ -65,6 +65,49 @@ def test_a_loss_that_creeps_up_is_an_alarm() -> None:
     for _ in range(300):
         watch = watch.after_loss(2.2)
     assert not watch.after_search(0.8).alert
+
+
+def after(watch: Watch, losses: list[float], share: float = 0.8) -> Watch:
+    for loss in losses:
+        watch = watch.after_loss(loss).after_search(share)
+    return watch
+
+
+@pytest.mark.parametrize("rho", [0.0005, 0.001, 0.005, 0.015])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_ceiling_is_earned_by_a_loss_that_falls(rho: float, sign: float) -> None:
+    """Whatever the loss's sign; a loss below zero falls away from it."""
+    watch = Watch()
+    assert watch.ceiling(rho) == min(rho, 0.001)
+    watch = after(watch, [sign * 2.0] * BEGINNING)
+    assert watch.ceiling(rho) == min(rho, 0.001)
+    for fallen in (0.04, 0.1, 0.2, 0.4):
+        fell = after(watch, [2.0 * (sign - fallen)] * 200)
+        assert fell.ceiling(rho) == pytest.approx(min(rho, max(0.001, fallen / 20)), rel=1e-6)
+    back = after(fell, [sign * 2.0] * 60)
+    assert back.ceiling(rho) == pytest.approx(min(rho, 0.001), rel=0.05)
+
+
+def test_the_ceiling_is_earned_by_patience_where_the_loss_cannot_fall() -> None:
+    watch = after(Watch(), [1.0] * 2499)
+    assert 0.0049 < watch.ceiling(0.005) < 0.005
+    assert after(watch, [1.0]).ceiling(0.005) == 0.005
+
+
+def test_what_a_start_settles_at_counts_not_where_it_began() -> None:
+    """Large outputs at first: the loss falls fast to a plateau, which earns nothing."""
+    watch = after(Watch(), [4.0 * 0.7**step + 2.303 for step in range(100)])
+    assert watch.ceiling(0.005) == 0.001
+
+
+def test_losses_decide_only_at_a_search() -> None:
+    """On an accelerator the host learns of them there: a run on the host must not differ."""
+    watch = after(Watch(), [2.0] * BEGINNING)
+    unsearched = watch
+    for _ in range(50):
+        unsearched = unsearched.after_loss(1.0)
+    assert (unsearched.earned, unsearched.alert) == (watch.earned, watch.alert)
+    assert unsearched.after_search(0.8).ceiling(0.005) == 0.005
 
 
 def test_what_is_not_finite_tells_nothing() -> None:

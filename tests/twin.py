@@ -85,6 +85,7 @@ class Twin:
     steps: int = 0
     searched_last: bool = False
     alert: bool = True
+    earned: float = 0.001
     losses: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
 
@@ -126,7 +127,7 @@ class Twin:
         )
         rho = self.max_relative_step
         if rho is not None and f is not None and 0 < self.search_prob < 1:
-            rho = self._earned(rho)
+            rho = min(rho, self.earned)
         if f is not None:
             self.losses.append(sign * float(f(theta0)))
         v, d, line = directions(beta)
@@ -193,15 +194,15 @@ class Twin:
                     self.trial_scale *= 0.8
                 self.recent = []
         self.shares.append(self.average)
-        self.alert = self._is_alarming()
+        self.alert, self.earned = self._is_alarming(), self._earned()
         return min(self.average * unit, ceiling)
 
-    def _earned(self, rho: float) -> float:
+    def _earned(self) -> float:
+        waited = max(0.001, len(self.losses) / 500_000)
         if len(self.losses) < 30:
-            return min(rho, 0.001)
-        recent = means(self.losses, 0.1)
-        at_first = recent[29]
-        return min(rho, max(0.001, 0.05 * (at_first - recent[-1]) / abs(at_first)))
+            return waited
+        plateau, recent = sum(self.losses[15:30]) / 15, means(self.losses, 0.1)[-1]
+        return max(waited, 0.05 * (plateau - recent) / abs(plateau))
 
     def _is_alarming(self) -> bool:
         recent, usual = (means(self.shares, rate)[-1] for rate in (1 / 8, 1 / 32))

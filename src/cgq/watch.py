@@ -12,7 +12,8 @@ SETTLED = 100  # searches before the share can be called settled
 MOVED = 1 / 3  # the recent share is so much off the usual one
 SAFE = 0.001  # the relative step that a run begins with, if its ceiling is not lower
 BEGINNING = 30  # steps after which the rest is earned ...
-EARNED = 0.05  # ... by a loss that falls: so much for all of it
+EARNED = 0.05  # ... by a loss that falls: so much for all of it; or ...
+PATIENCE = 500  # ... by as many steps for each further 0.001
 STUCK = 1000  # steps after which the loss should have fallen ...
 FALLEN = 0.01  # ... by this share of its starting value
 
@@ -45,6 +46,7 @@ class Watch(NamedTuple):
     recent_share: float = 0.0
     usual_share: float = 0.0
     plateau_loss: float = 0.0
+    earned: float = SAFE  # the relative step that the loss has earned
     alert: bool = True  # whether every batch is to be searched
 
     @classmethod
@@ -60,7 +62,9 @@ class Watch(NamedTuple):
         start = _mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
         recent = _mean(self.recent_loss, loss, n, RECENT)
         deviation = (loss - recent) ** 2
-        plateau = recent if n < BEGINNING else self.plateau_loss
+        plateau = self.plateau_loss
+        if BEGINNING // 2 <= n < BEGINNING:  # what came before is of large outputs at first
+            plateau = _mean(plateau, loss, n - BEGINNING // 2, 0.0)
         return self._replace(
             losses=n + 1,
             start_loss=start,
@@ -71,35 +75,44 @@ class Watch(NamedTuple):
         )
 
     def after_search(self, share: float) -> Watch:
-        """After a search; `share` is the average share of the ceiling it led to."""
+        """After a search; `share` is the average share of the ceiling it led to.
+
+        What is decided is decided here: between two searches the host may not know the losses.
+        """
         n = self.searches
         watch = self._replace(
             searches=n + 1,
             recent_share=_mean(self.recent_share, share, n, RECENT_SHARE),
             usual_share=_mean(self.usual_share, share, n, USUAL_SHARE),
         )
-        return watch._replace(alert=not watch.share_is_settled or watch.loss_rises)
+        alert = not watch.share_is_settled or watch.loss_rises
+        return watch._replace(alert=alert, earned=watch._earned())
 
     def ceiling(self, rho: float) -> float:
-        """How much of a relative ceiling holds now: min(ρ, max(0.001, fallen / 20)).
+        """How much of a relative ceiling holds now: min(ρ, max(0.001, fallen / 20, t / 500,000)).
 
-        `fallen` is by what share the recent loss is below that of the 30th step: so a fall by a
-        tenth earns 0.005. With less than 0.001 no network was seen to die. If the
-        loss climbs back to where it began, so does the ceiling.
+        `fallen` is by what share the recent loss, at the last search, is below the mean of steps 16
+        to 30: a fall by a tenth earns 0.005. With 0.001 no network was seen to die; where the loss
+        cannot fall much, as in fine-tuning, t = 2,500 steps earn 0.005 too.
 
         >>> watch = Watch()
         >>> for _ in range(BEGINNING):
-        ...     watch = watch.after_loss(2.0)
-        >>> watch.ceiling(0.005), watch._replace(recent_loss=1.5).ceiling(0.005)
-        (0.001, 0.005)
-        >>> round(watch._replace(recent_loss=1.9).ceiling(0.005), 9)
-        0.0025
+        ...     watch = watch.after_loss(2.0).after_search(0.9)
+        >>> watch.ceiling(0.005)
+        0.001
+        >>> for _ in range(100):
+        ...     watch = watch.after_loss(1.9).after_search(0.9)
+        >>> round(watch.ceiling(0.005), 5), watch.ceiling(0.002)
+        (0.0025, 0.002)
         """
-        if self.losses < BEGINNING:
-            return min(rho, SAFE)
-        fallen = self.plateau_loss - self.recent_loss
-        earned = EARNED * fallen / abs(self.plateau_loss) if self.plateau_loss else rho
-        return min(rho, max(SAFE, earned))
+        return min(rho, self.earned)
+
+    def _earned(self) -> float:
+        waited = SAFE * max(1.0, self.losses / PATIENCE)
+        if self.losses < BEGINNING or not self.plateau_loss:
+            return waited
+        fallen = (self.plateau_loss - self.recent_loss) / abs(self.plateau_loss)
+        return max(waited, EARNED * fallen)
 
     @property
     def share_is_settled(self) -> bool:

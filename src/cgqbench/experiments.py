@@ -123,7 +123,7 @@ GPT1M, GPT10M = (Column("stdlib", network, 6, 32) for network in ("gpt1m", "gpt1
 IMAGES = tuple(Column("cifar10", network, 12, 128) for network in ("vgg16", "resnet110"))
 ADAMW_SWEEP = (
     *(f"adamw:lr={lr}" for lr in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
-    *(f"adamw_cosine:lr={lr}" for lr in (1e-3, 3e-3, 6e-3, 1e-2, 2e-2)),
+    *(f"adamw_cosine:lr={lr}" for lr in (3e-4, 1e-3, 3e-3, 6e-3, 1e-2, 2e-2)),
     "search",
     "search:max_relative_step=0.01",
 )
@@ -159,7 +159,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "sweep_images",
             "Tuned SGD",
             IMAGES,
-            (*(f"sgd_cosine:lr={lr}" for lr in (0.02, 0.05, 0.1, 0.2, 0.4)), "sgd", "search"),
+            (*(f"sgd_cosine:lr={lr}" for lr in (0.01, 0.02, 0.05, 0.1, 0.2)), "search"),
         ),
         Experiment("any_rate", "The base's learning rate", (GPT1M,), ANY_RATE),
         Experiment(
