@@ -156,7 +156,7 @@ METHODS: dict[str, Method] = {
     "search": Method(
         "LineSearch",
         optimizers.search,
-        {"base": "adamw", **_ADAMW, "max_relative_step": 0.005, "search_prob": 0.1},
+        {"base": "adamw", "lr": 1e-3, "max_relative_step": 0.005, "search_prob": 0.1},
         _decayed(
             vgg=_SEARCHED_SGD, resnet=_SEARCHED_SGD, densenet=_SEARCHED_SGD, mlp=_SEARCHED_SGD
         ),

@@ -131,15 +131,19 @@ def search(
     *,
     base: str = "adamw",
     lr: float = 1e-3,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
     max_relative_step: float = 0.005,
     search_prob: float = 0.1,
     max_fits: int = 3,
     smoothing: float = 0.5,
 ) -> Optimizer:
-    """LineSearch around a base that is given by name; `lr` is the base's, and should not matter."""
+    """LineSearch around a base that is given by name; `lr` is the base's, and should not matter.
+
+    So is the decay; None: the base's usual one, for what is little to AdamW is much to SGD.
+    """
+    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     return LineSearch(
-        _named(base, BASES, "base")(model, budget, seed, lr=lr, weight_decay=weight_decay),
+        _named(base, BASES, "base")(model, budget, seed, lr=lr, **decay),
         max_relative_step=max_relative_step,
         search_prob=search_prob,
         max_fits=max_fits,
