@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -171,3 +173,33 @@ def test_the_quick_average_keeps_no_copy_of_the_model_in_its_own() -> None:
     quick.update_parameters(model)
     assert len(list(quick.parameters())) == len(list(model.parameters()))
     assert copy.deepcopy(quick)._found is None
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.jit.script])
+def test_the_quick_average_takes_the_model_and_what_wraps_it(wrap: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is on its way out
+        wrapped = wrap(model)
+    slow = AveragedModel(model, multi_avg_fn=anytime_average())
+    quick = AnytimeAverage(model)
+    for _ in moved(model, 3):
+        slow.update_parameters(wrapped)
+        quick.update_parameters(wrapped)
+        assert same(quick, slow)
+
+
+def test_the_quick_average_forgets_what_it_began_with() -> None:
+    model = nn.Linear(2, 2)
+    quick = AnytimeAverage(model)
+    nn.init.constant_(quick.module.weight, float("nan"))
+    quick.update_parameters(model)
+    assert torch.equal(quick.module.weight, model.weight)
+
+
+def test_another_model_does_not_fit() -> None:
+    model = nn.Linear(2, 2)
+    quick = AnytimeAverage(model)
+    quick.update_parameters(model)
+    with pytest.raises(ValueError, match="zip"):
+        quick.update_parameters(nn.Linear(2, 2, bias=False))

@@ -21,7 +21,7 @@ def quiet(losses: list[float], share: float = 0.8) -> Watch:
     """After as many searched steps of one share."""
     watch = Watch()
     for loss in losses:
-        watch = watch.after_loss(loss).after_search(share)
+        watch = watch.after_loss(loss).after_search(share).decided()
     return watch
 
 
@@ -29,9 +29,9 @@ def test_every_batch_until_the_share_has_settled() -> None:
     watch = Watch()
     assert watch.alert
     for _ in range(SETTLED - 1):
-        watch = watch.after_loss(1.0).after_search(0.8)
+        watch = watch.after_loss(1.0).after_search(0.8).decided()
         assert watch.alert
-    assert not watch.after_loss(1.0).after_search(0.8).alert
+    assert not watch.after_loss(1.0).after_search(0.8).decided().alert
 
 
 def test_noise_is_no_alarm() -> None:
@@ -40,7 +40,7 @@ def test_noise_is_no_alarm() -> None:
     for step in range(5000):
         watch = watch.after_loss(2.0 - step / 5000 + draw.gauss(0, 0.2))
         if step % 10 == 0:
-            watch = watch.after_search(min(1.0, max(0.1, draw.gauss(0.7, 0.15))))
+            watch = watch.after_search(min(1.0, max(0.1, draw.gauss(0.7, 0.15)))).decided()
             alarms += watch.alert
     assert alarms <= 5
 
@@ -50,7 +50,7 @@ def test_a_share_that_moves_is_an_alarm_until_it_rests(share: float) -> None:
     watch = quiet([2.0] * 200, share=0.5)
     alerts = []
     for _ in range(200):
-        watch = watch.after_loss(2.0).after_search(share)
+        watch = watch.after_loss(2.0).after_search(share).decided()
         alerts.append(watch.alert)
     assert True in alerts[:16]
     assert not alerts[-1]
@@ -61,15 +61,15 @@ def test_a_loss_that_creeps_up_is_an_alarm() -> None:
     draw, watch = random.Random(0), quiet([2.303] * SETTLED)
     for step in range(100):
         watch = watch.after_loss(2.303 + 0.017 * step / 100 + draw.gauss(0, 0.004))
-    assert watch.after_search(0.8).alert
+    assert watch.after_search(0.8).decided().alert
     for _ in range(300):
         watch = watch.after_loss(2.2)
-    assert not watch.after_search(0.8).alert
+    assert not watch.after_search(0.8).decided().alert
 
 
 def after(watch: Watch, losses: list[float], share: float = 0.8) -> Watch:
     for loss in losses:
-        watch = watch.after_loss(loss).after_search(share)
+        watch = watch.after_loss(loss).after_search(share).decided()
     return watch
 
 
@@ -107,7 +107,7 @@ def test_losses_decide_only_at_a_search() -> None:
     for _ in range(50):
         unsearched = unsearched.after_loss(1.0)
     assert (unsearched.earned, unsearched.alert) == (watch.earned, watch.alert)
-    assert unsearched.after_search(0.8).ceiling(0.005) == 0.005
+    assert unsearched.after_search(0.8).decided().ceiling(0.005) == 0.005
 
 
 def test_what_is_not_finite_tells_nothing() -> None:

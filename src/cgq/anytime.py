@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,20 +10,22 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from cgq.average import anytime_average
+from cgq.scalars import is_host
 
-Slots = list[tuple[dict[str, Tensor], str]]
+Slots = list[tuple[Any, str]]
 """Where modules hold their tensors: a tensor may be replaced, as by `model.to`, its place stays."""
 
 
 class AnytimeAverage(AveragedModel):
-    """`AveragedModel(model, multi_avg_fn=anytime_average(eta))`, the same to the bit but quick.
+    """`AveragedModel(model, multi_avg_fn=anytime_average(eta))`, only quicker to update.
 
     After the t-th step: mean ← mean + (η+1)/(t+η)·(θ - mean). Torch's own class searches the model
     for its tensors and copies every buffer alone in each step: on a GPU that can take the host
     longer than the step takes. Here the model is searched once, and one kernel serves many tensors.
+    The state is the same.
 
     Args:
-        model: the model that is trained. Layers must not be added or removed later.
+        model: the model that is trained. Its layers must stay the same objects.
         eta: the window is always about the last 1/(η+1) of the run.
         device: where the average is kept; None: where the model is.
 
@@ -49,13 +51,15 @@ class AnytimeAverage(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Take in the weights of `model`; its buffers are copied."""
+        # The first time torch copies; and a count that was moved to a device is not read here.
+        if not is_host(self.n_averaged.device) or not self.n_averaged.item():
+            super().update_parameters(model)
+            return
         if self._found is None or self._found.model is not model:
             self._found = _Found.between(self.module, model)
         assert self.multi_avg_fn is not None
         for pairs in self._found.weights:
-            means, currents = _tensors(pairs)
-            # At n = 0 the weight of the current values is 1: a copy.
-            self.multi_avg_fn(means, currents, self.n_averaged)
+            self.multi_avg_fn(*_tensors(pairs), self.n_averaged)
         for pairs in self._found.buffers:
             torch._foreach_copy_(*_tensors(pairs))
         self.n_averaged += 1
@@ -70,25 +74,31 @@ class _Found(NamedTuple):
 
     @classmethod
     def between(cls, mean: nn.Module, model: nn.Module) -> _Found:
-        weights = _paired(mean, model, (name for name, _ in mean.named_parameters()))
-        return cls(model, weights, _paired(mean, model, (name for name, _ in mean.named_buffers())))
+        holders = "_parameters", "_buffers"
+        return cls(model, *(_paired(_slots(mean, each), _slots(model, each)) for each in holders))
 
 
-def _paired(mean: nn.Module, model: nn.Module, names: Iterable[str]) -> list[tuple[Slots, Slots]]:
+def _slots(model: nn.Module, holder: str) -> Iterator[tuple[Any, str]]:
+    """The places of a model's tensors in order, a shared one once."""
+    seen: set[int] = set()
+    for module in model.modules():
+        held = getattr(module, holder)
+        for name, tensor in list(held.items()):
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield held, name
+
+
+def _paired(
+    own: Iterator[tuple[Any, str]], source: Iterator[tuple[Any, str]]
+) -> list[tuple[Slots, Slots]]:
     kinds: dict[Any, tuple[Slots, Slots]] = {}
-    for name in names:
-        own, source = _slot(mean, name), _slot(model, name)
-        tensor = own[0][own[1]]
+    for mine, its in zip(own, source, strict=True):
+        tensor = mine[0][mine[1]]
         owns, sources = kinds.setdefault((tensor.device, tensor.dtype), ([], []))
-        owns.append(own)
-        sources.append(source)
+        owns.append(mine)
+        sources.append(its)
     return list(kinds.values())
-
-
-def _slot(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    path, _, last = name.rpartition(".")
-    module = model.get_submodule(path)
-    return (module._parameters if last in module._parameters else module._buffers), last
 
 
 def _tensors(pairs: tuple[Slots, Slots]) -> tuple[list[Tensor], list[Tensor]]:

@@ -29,8 +29,11 @@ class Lookout:
         self._unread.append(choose(outcome.skipped, math.nan, outcome.loss))
         if not isinstance(outcome.loss, Tensor) or len(self._unread) >= UNREAD:
             self.read_losses(groups)
-        if outcome.search is not None and outcome.skipped is not True:
-            _write(Watch.of(groups[0]).after_search(outcome.progress.average), groups)
+        if outcome.due and outcome.skipped is not True:
+            watch = Watch.of(groups[0])
+            if outcome.search is not None:
+                watch = watch.after_search(outcome.progress.average)
+            _write(watch.decided(), groups)
 
     def read_losses(self, groups: Groups) -> None:
         """Take in the losses since the host last looked, where that was not at each of them."""

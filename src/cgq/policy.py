@@ -12,7 +12,8 @@ FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
 CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
-LIFT = 64.0  # within as much of 1 a factor needs no lift
+LIFT = 512.0  # within as much of 1 a factor needs no lift
+STILL = 10  # steps without any update, until it is clear that all of it is lost
 LIFT_TRIES = 5  # in a row, until it is clear that the rate is not heeded
 
 
@@ -96,12 +97,16 @@ class Lift(NamedTuple):
 
     lift: float = 1.0
     lift_tries: int = 0
+    still: int = 0  # steps in a row without any update; some optimizers begin with a few
 
     def after(self, factor: float) -> Lift:
-        """After a step that applied `factor` of an update made with this lift."""
-        wanted = self.lift * 2.0 ** round(math.log2(factor)) if factor > 0.0 else self.lift
-        wanted = max(wanted, 1.0)
-        if not factor or 1.0 / LIFT <= wanted / self.lift <= LIFT:
+        """After a step that applied `factor` of an update made with this lift; 0: none was made."""
+        if not factor:
+            if self.still < STILL:
+                return self._replace(still=self.still + 1)
+            factor = 2.0 * LIFT  # all of it was lost
+        wanted = max(self.lift * 2.0 ** round(math.log2(factor)), 1.0)
+        if 1.0 / LIFT <= wanted / self.lift <= LIFT:
             return Lift(self.lift, 0)
         if self.lift_tries < LIFT_TRIES:
             return Lift(wanted, self.lift_tries + 1)

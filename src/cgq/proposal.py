@@ -12,10 +12,12 @@ from cgq.foresight import Plan
 from cgq.ground import Ground, Snapshot
 from cgq.memory import Residual, Vectors
 from cgq.options import Options
-from cgq.policy import LIFT, clear_trial
+from cgq.policy import clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, times
+
+SMALL = 0.01  # entries of θ, in the quadratic mean, that are as good as none
 
 
 class Displacement(Vectors):
@@ -24,6 +26,7 @@ class Displacement(Vectors):
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.start = self.scratch
+        self.least = SMALL**2 * sum(param.numel() for param in layout.params)
 
     def serves(self, params: Sequence[Tensor]) -> bool:
         """Whether it has a place for exactly these parameters."""
@@ -92,6 +95,7 @@ class Proposal(Ground):
         self.sign = -1.0 if maximize else 1.0
         self._schedule, self._grads = schedule, grads
         layout = memory.layout
+        self._least = memory.least
         self.decays = [0.0]
         self.residual = Residual(grads, lambda: [], -self.sign)
         self.snapshot = Snapshot(memory)
@@ -146,16 +150,13 @@ class Proposal(Ground):
     def _ceiling(self, dd: Number, tt: Number) -> Number:
         """schedule·ρ·|θ|/|d|.
 
-        A θ of zeros has no relative length: there the update itself is the ceiling. An update that
-        was lost in the rounding of θ may be repeated on a larger scale; one of a gradient that
-        vanishes may not.
+        |θ| counts as if its entries were at least 0.01 in the mean: weights may begin with zeros.
         """
         rho = self._options.max_relative_step or 0.0
-        still = dd == 0.0
-        # Sums with truth values for choices: fewer kernels.
-        relative = rho * (tt / (dd + still)) ** 0.5 + (tt == 0.0)
-        unmoved = 2.0 * LIFT * (self._gg > 0.0)
-        return times(self._schedule, choose(still, unmoved, relative))
+        moves = dd > 0.0
+        # Arithmetic with truth values for choices: fewer kernels.
+        relative = rho * (choose(tt < self._least, self._least, tt) / (dd + (dd == 0.0))) ** 0.5
+        return times(self._schedule, relative * moves)
 
 
 def _held(grads: list[Tensor], memory: Displacement, searched: bool) -> Buffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,18 @@ def full_rate(group: Group) -> float:
     return 0.0 if rate is None else float(rate)
 
 
+def note_full_rates(groups: list[Group]) -> None:
+    """Let no rate exceed what counts as full: a schedule may begin low and rise to its peak.
+
+    >>> groups = [{"lr": 0.3, "full_lr": 0.1}]
+    >>> note_full_rates(groups)
+    >>> schedule(groups)
+    1.0
+    """
+    for rate, group in _pairs(groups):
+        group["full_lr"] = max(group.get("full_lr", full_rate(group)), rate)
+
+
 def schedule(groups: list[Group]) -> float:
     """How much of its full rate the group has that has most of it.
 
@@ -23,6 +36,15 @@ def schedule(groups: list[Group]) -> float:
     """
     factors = [rate / group["full_lr"] for rate, group in _pairs(groups) if group["full_lr"]]
     return max(factors, default=1.0)
+
+
+def fading(taken: int, full_steps: float) -> float:
+    """min(1, √(full_steps/t)) for the step number t that follows those taken.
+
+    >>> fading(999, 1000), fading(3999, 1000)
+    (1.0, 0.5)
+    """
+    return min(1.0, math.sqrt(full_steps / (taken + 1)))
 
 
 def rates(groups: list[Group]) -> list[float]:

@@ -147,7 +147,7 @@ class Searching(Optimizer):
             return step.unsearched(loss)
         if objective.runs_backward:
             self._caller.notices.give(CLASSIC)
-        return step.searched(objective, loss)
+        return step.searched(objective, loss)._replace(due=True)
 
     def _record(self, outcome: Outcome, ratios: list[float]) -> None:
         """Write down what came of a step, of which each group took its ratio."""
@@ -159,7 +159,7 @@ class Searching(Optimizer):
                 self._write(outcome, group, ratio)
         if self._is_watched:
             self._lookout.see(outcome, self.param_groups)
-            if outcome.search is not None and Watch.of(self.param_groups[0]).is_stuck:
+            if outcome.due and Watch.of(self.param_groups[0]).is_stuck:
                 self._caller.notices.give(STUCK)
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:

@@ -33,6 +33,8 @@ class Outcome(NamedTuple):
     search: Search | None = None
     loss: Number = None
     """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
+    due: bool = False
+    """Whether a search was due, though there may have been nothing to search: the host looked."""
 
 
 class Step:

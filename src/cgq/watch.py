@@ -14,6 +14,7 @@ SAFE = 0.001  # the relative step that a run begins with, if its ceiling is not 
 BEGINNING = 30  # steps after which the rest is earned ...
 EARNED = 0.05  # ... by a loss that falls: so much for all of it; or ...
 PATIENCE = 500  # ... by as many steps for each further 0.001
+HUGE = 1e150  # whose square is still a number
 STUCK = 1000  # steps after which the loss should have fallen ...
 FALLEN = 0.01  # ... by this share of its starting value
 
@@ -29,11 +30,11 @@ class Watch(NamedTuple):
     >>> watch = Watch()
     >>> for _ in range(SETTLED):
     ...     watch = watch.after_loss(2.0).after_search(0.9)
-    >>> watch.alert
+    >>> watch.decided().alert
     False
     >>> for _ in range(5):
     ...     watch = watch.after_loss(2.5)
-    >>> watch.after_search(0.9).alert
+    >>> watch.decided().alert
     True
     """
 
@@ -55,8 +56,8 @@ class Watch(NamedTuple):
         return cls(*(group[name] for name in cls._fields))
 
     def after_loss(self, loss: float) -> Watch:
-        """After a step that started from `loss`; one that is not finite tells nothing."""
-        if not math.isfinite(loss):
+        """After a step that started from `loss`; one that is no usual number tells nothing."""
+        if not abs(loss) < HUGE:
             return self
         n = self.losses
         start = _mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
@@ -75,18 +76,21 @@ class Watch(NamedTuple):
         )
 
     def after_search(self, share: float) -> Watch:
-        """After a search; `share` is the average share of the ceiling it led to.
-
-        What is decided is decided here: between two searches the host may not know the losses.
-        """
+        """After a search; `share` is the average share of the ceiling it led to."""
         n = self.searches
-        watch = self._replace(
+        return self._replace(
             searches=n + 1,
             recent_share=_mean(self.recent_share, share, n, RECENT_SHARE),
             usual_share=_mean(self.usual_share, share, n, USUAL_SHARE),
         )
-        alert = not watch.share_is_settled or watch.loss_rises
-        return watch._replace(alert=alert, earned=watch._earned())
+
+    def decided(self) -> Watch:
+        """After a step in which a search was due, even if there was nothing to search.
+
+        Only then: between two such steps the host may not know the losses.
+        """
+        alert = not self.share_is_settled or self.loss_rises
+        return self._replace(alert=alert, earned=self._earned())
 
     def ceiling(self, rho: float) -> float:
         """How much of a relative ceiling holds now: min(ρ, max(0.001, fallen / 20, t / 500,000)).
@@ -97,12 +101,12 @@ class Watch(NamedTuple):
 
         >>> watch = Watch()
         >>> for _ in range(BEGINNING):
-        ...     watch = watch.after_loss(2.0).after_search(0.9)
-        >>> watch.ceiling(0.005)
+        ...     watch = watch.after_loss(2.0)
+        >>> watch.decided().ceiling(0.005)
         0.001
         >>> for _ in range(100):
-        ...     watch = watch.after_loss(1.9).after_search(0.9)
-        >>> round(watch.ceiling(0.005), 5), watch.ceiling(0.002)
+        ...     watch = watch.after_loss(1.9)
+        >>> round(watch.decided().ceiling(0.005), 5), watch.decided().ceiling(0.002)
         (0.0025, 0.002)
         """
         return min(rho, self.earned)

@@ -18,7 +18,7 @@ from cgq.parabola import Fit, two_point
 from cgq.policy import Lift
 from cgq.progress import DEFAULTS, Progress, read
 from cgq.proposal import Displacement, Proposal
-from cgq.rates import at_lifted_rates, full_rate, rates, schedule
+from cgq.rates import at_lifted_rates, fading, note_full_rates, rates, schedule
 from cgq.searching import Searching
 from cgq.shards import whole_of
 from cgq.step import Outcome, Step
@@ -32,10 +32,10 @@ class LineSearch(Searching):
     .. math::
         d_t = \text{the update of } base, \quad
         θ_{t+1} = θ_t + α_t d_t, \quad
-        α_t = s_t \cdot ρ \frac{‖θ_t‖}{‖d_t‖},
+        α_t = s_t \cdot ρ \min\!\left(1, \sqrt{T/t}\right) \frac{‖θ_t‖}{‖d_t‖},
 
     where the share :math:`s_t ≤ 1` of the ceiling is found by a parabola along d on some batches
-    and averaged over them. The base's moments advance exactly once a step.
+    and averaged over them, and T is `full_steps`. The base's moments advance exactly once a step.
 
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
@@ -46,14 +46,16 @@ class LineSearch(Searching):
         search_prob: the share of batches that are searched while all is well; every batch is at
             first, while the share moves and while the loss rises. 0: none ever, the share is 1.
         smoothing: the part of the old share that is kept when a search has found a new one.
+        full_steps: steps that may use all of ρ; from then on noise has to die away, for an average
+            of the weights to find their middle. `math.inf`: all may.
         model: the module whose buffers a probe must not change; None: those called by the closure,
             which a module compiled in place or a compiled function hides. Not copied or pickled.
         seed: decides which batches are searched.
         process_group: the ranks that share the model; None: all of them.
 
     The parameter groups are those of `base`, and so is the state: a checkpoint of one loads into
-    the other. A scheduler on either changes `lr`, and the ceiling with it by the factor by which
-    `lr` then differs from what it was at first. After each step `group["step_size"]` is the
+    the other. A scheduler on either changes `lr`, and the ceiling with it by what share `lr` then
+    is of the largest it has been. After each step `group["step_size"]` is the
     effective rate and `last_search` what the search saw, in multiples of the update that the base
     proposed. `group["skipped"]` and `group["rejected_fits"]` are as with `CGQ`.
 
@@ -89,11 +91,15 @@ class LineSearch(Searching):
         max_fits: int = 3,
         search_prob: float = 0.1,
         smoothing: float = 0.5,
+        full_steps: float = 1000,
         model: nn.Module | None = None,
         seed: int = 0,
         process_group: ProcessGroup | None = None,
     ) -> None:
         wrappable.check(base)
+        if not full_steps > 0:
+            raise ValueError(f"Invalid full_steps value: {full_steps}. Use a number such as 1000.")
+        self.full_steps = full_steps
         self.base = base
         self.options = Options(
             max_relative_step=max_relative_step,
@@ -133,12 +139,12 @@ class LineSearch(Searching):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = super().__getstate__()
-        return {"base": self.base, **{name: kept[name] for name in ("defaults", "options")}}
+        kept |= {"base": self.base, "full_steps": self.full_steps}
+        return {name: kept[name] for name in ("base", "defaults", "options", "full_steps")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("full_lr", full_rate(group))
+        note_full_rates(self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
@@ -167,7 +173,10 @@ class LineSearch(Searching):
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
         memory, grads = self._memory, self._memory.layout.gradients()
         due = objective is not None and loss is not None and self._is_due()
+        self._complete_groups()  # the base may have been given more of them
+        note_full_rates(self.param_groups)
         factor, first = schedule(self.param_groups), not self.state
+        fade = fading(self.param_groups[0]["steps"], self.full_steps)
         shared: dict[str, Any] = {
             "options": self._options_with(loss),
             "ranks": self._ranks,
@@ -178,7 +187,7 @@ class LineSearch(Searching):
             grads,
             self._caller.unclipped.gradients(params),
             loss,
-            schedule=factor,
+            schedule=factor * fade,
             maximize=bool(self.param_groups[0].get("maximize")),
             searched=due,
             **shared,
@@ -221,7 +230,7 @@ class LineSearch(Searching):
             else:
                 objective.undo()
         first, applied = self.param_groups[0], outcome.progress.step_size
-        lift = Lift(first["lift"], first["lift_tries"])
+        lift = Lift(*(first[name] for name in Lift._fields))
         self._record(outcome, [lift.lift * rate for rate in rates(self.param_groups)])
         if outcome.skipped is False and not isinstance(applied, Tensor):
             for group in self.param_groups:
