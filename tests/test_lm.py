@@ -213,8 +213,8 @@ def test_the_experiment_has_two_sizes_and_batches_of_32() -> None:
 
 def test_a_networks_own_settings_come_before_its_familys() -> None:
     assert chosen("adamw", "gpt1m").settings["lr"] == 1e-3
-    assert chosen("adamw_cosine", "gpt1m").settings["lr"] == 6e-3
-    assert chosen("adamw_cosine", "gpt10m").settings["lr"] == 3e-3
+    assert chosen("adamw_cosine", "gpt1m").settings["lr"] == 3e-3
+    assert chosen("adamw_cosine", "gpt10m").settings["lr"] == 1e-3
     assert chosen("adamw_cosine", "resnet110").settings["lr"] == 1e-3
 
 

@@ -17,7 +17,7 @@ from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, times
 
-SMALL = 0.01  # entries of θ, in the quadratic mean, that are as good as none
+SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
 
 
 class Displacement(Vectors):
@@ -150,7 +150,7 @@ class Proposal(Ground):
     def _ceiling(self, dd: Number, tt: Number) -> Number:
         """schedule·ρ·|θ|/|d|.
 
-        |θ| counts as if its entries were at least 0.01 in the mean: weights may begin with zeros.
+        |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
         rho = self._options.max_relative_step or 0.0
         moves = dd > 0.0

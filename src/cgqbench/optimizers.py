@@ -136,6 +136,7 @@ def search(
     search_prob: float = 0.1,
     max_fits: int = 3,
     smoothing: float = 0.5,
+    full_steps: float = 1000,
 ) -> Optimizer:
     """LineSearch around a base that is given by name; `lr` is the base's, and should not matter.
 
@@ -148,6 +149,7 @@ def search(
         search_prob=search_prob,
         max_fits=max_fits,
         smoothing=smoothing,
+        full_steps=full_steps,
         model=model,
         seed=seed,
     )
