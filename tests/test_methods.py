@@ -229,3 +229,16 @@ def test_muon_shares_groups_and_state_with_its_parts():
 def test_muon_says_when_there_is_no_matrix_for_it():
     with pytest.raises(ValueError, match="hidden linear layers, and this network has none"):
         chosen("muon", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
+
+
+def test_a_name_without_settings_stands_for_all_that_have_it():
+    sweep, any_rate = EXPERIMENTS["sweep"], EXPERIMENTS["any_rate"]
+    found = {cell.method for cell in sweep.cells(1, only=["gpt1m", "adamw"])}
+    assert len(found) == 5
+    assert all(method.startswith("adamw:") for method in found)
+    assert {cell.method for cell in sweep.cells(1, only=["search"])} == {"search"}
+    assert len(any_rate.cells(1, only=["muon"])) == 7
+    with pytest.raises(
+        ValueError, match=r"any_rate has no 'lion'. Choose from: adagrad, adamw, gpt1m"
+    ):
+        any_rate.cells(1, only=["lion"])

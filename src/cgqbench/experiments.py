@@ -35,7 +35,8 @@ class Experiment:
         """Its cells, seed by seed so that a stopped run has compared like with like.
 
         `only` keeps what is named by data set, network or method; of each kind that is named, at
-        least one must match.
+        least one must match. A method's name without its settings stands for all that have it,
+        unless there is one without settings.
 
         >>> len(EXPERIMENTS["table1"].cells(seeds=3, only=["mnist"]))
         30
@@ -68,14 +69,21 @@ class Experiment:
             {column.network for column in self.columns},
             set(self.methods),
         )
-        known = set().union(*kinds)
+        families: dict[str, set[str]] = {}
+        for method in self.methods:
+            families.setdefault(method.partition(":")[0], set()).add(method)
+        wanted: set[str] = set()
         for name in only:
-            if name not in known:
+            exact = any(name in kind for kind in kinds)
+            if not exact and name not in families:
+                known = sorted({*kinds[0], *kinds[1], *families})
                 raise ValueError(
-                    f"{self.name} has no {name!r}. Choose from: {', '.join(sorted(known))}."
+                    f"{self.name} has no {name!r}. Choose from: {', '.join(known)}, "
+                    "or a method with its settings."
                 )
-        first, second, third = ((kind & set(only)) or kind for kind in kinds)
-        return first, second, third
+            wanted |= {name} if exact else families[name]
+        datasets, networks, methods = ((kind & wanted) or kind for kind in kinds)
+        return datasets, networks, methods
 
 
 PAPER_METHODS = paper.METHODS

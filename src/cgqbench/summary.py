@@ -46,7 +46,8 @@ class Entry:
     best: frozenset[str] = frozenset()
     """The metrics in which, as far as shown, no complete entry with as many seeds is better.
 
-    Only among those with the most seeds, and if they are several: fewer are a first look."""
+    Only of those with the most seeds, and if they are several: fewer are a first look, though
+    one that is better takes the mark away."""
 
     @property
     def complete(self) -> bool:
@@ -157,7 +158,7 @@ def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
         return frozenset()
     best = []
     for metric, value in entry.values.items():
-        means = [rival.values[metric].mean for rival in rivals if metric in rival.values]
+        means = [rival.values[metric].mean for rival in complete if metric in rival.values]
         winner = max(means) if metric.endswith("accuracy") else min(means)
         if shown(metric, value.mean) == shown(metric, winner):
             best.append(metric)
