@@ -86,7 +86,7 @@ def caption(grid: Grid) -> str:
         sentences.append("Averaged: the same test with the anytime average of the weights")
     if len(grid.rows) > 1:
         sentences.append(
-            "Bold: the best of its column among methods whose seeds all finished and, where their "
+            "Bold: the best of its column, if its seeds all finished and, where their "
             "numbers differ, are the most"
         )
     if any(text.endswith("–") for text in texts):
