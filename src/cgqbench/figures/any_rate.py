@@ -17,6 +17,7 @@ from cgqbench.comparison import Comparison
 from cgqbench.figures.canvas import (
     QUIET,
     canvas,
+    edge_marks,
     heading,
     legend,
     note,
@@ -161,15 +162,7 @@ def _edge(axis: Axes, rates: Rates, metric: str, colour: str, height: float) -> 
     high = [lr for lr, mean in means.items() if mean > axis.get_ylim()[1]]
     lost = [lr for lr, one in rates.items() if one.diverged]
     for places, mark in ((high, "^"), (lost, "x")):
-        axis.plot(
-            places,
-            [height] * len(places),
-            mark,
-            color=colour,
-            ms=6,
-            mew=1.6,
-            transform=axis.get_xaxis_transform(),
-        )
+        edge_marks(axis, places, height, mark, colour)
     return high
 
 

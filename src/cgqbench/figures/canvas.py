@@ -91,6 +91,13 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     )
 
 
+def edge_marks(axis: Axes, places: Sequence[float], height: float, mark: str, colour: str) -> None:
+    """Marks at a height that is a share of the panel's, for what has no place on its axis."""
+    heights = [height] * len(places)
+    at = axis.get_xaxis_transform()
+    axis.plot(places, heights, mark, color=colour, ms=6, mew=1.6, transform=at)
+
+
 def brief(text: str, most: int = 60) -> str:
     """Text that is not longer than there is room for.
 

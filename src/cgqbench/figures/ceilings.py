@@ -13,7 +13,16 @@ from matplotlib.ticker import NullLocator
 
 from cgqbench.chance import dead
 from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import canvas, heading, legend, no_values, note, saved, title
+from cgqbench.figures.canvas import (
+    canvas,
+    edge_marks,
+    heading,
+    legend,
+    no_values,
+    note,
+    saved,
+    title,
+)
 from cgqbench.methods import METHODS
 from cgqbench.palette import STYLES
 from cgqbench.summary import Entry, summary
@@ -171,15 +180,7 @@ def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
         lost = [point.ceiling for point in own if point.lost]
         for row, places, mark in ((place, lost, "x"), (2 + place, beyond, "v^"[not accuracy])):
             height = 0.03 + 0.05 * row
-            axis.plot(
-                places,
-                [height if accuracy else 1 - height] * len(places),
-                mark,
-                color=kind.colour,
-                ms=6,
-                mew=1.6,
-                transform=axis.get_xaxis_transform(),
-            )
+            edge_marks(axis, places, height if accuracy else 1 - height, mark, kind.colour)
     return bool(off)
 
 
