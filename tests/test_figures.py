@@ -68,6 +68,12 @@ def test_dynamics_of_diverged_short_null_and_unclassified_runs(tmp_path):
     assert ink(dynamics(only(tmp_path), tmp_path / "dynamics.png")) > 0.01
 
 
+def test_dynamics_of_a_run_that_ends_far_below_its_best(tmp_path):
+    rows = [row(1, test_accuracy=95.0), row(2, test_accuracy=60.0)]
+    write(tmp_path, rows, method="sgd", epochs=2)
+    assert rgb("sgd") in colours(dynamics(only(tmp_path), tmp_path / "dynamics.png"))
+
+
 def test_the_same_records_draw_the_same_bytes(tmp_path):
     two_methods(tmp_path)
     first = dynamics(only(tmp_path), tmp_path / "first.png").read_bytes()

@@ -120,7 +120,7 @@ def _focus_accuracy(axis: Axes) -> None:
         return
     top, bottom = (float(edge(np.concatenate(heights))) for edge in (np.max, np.min))
     good = [float(height[-1]) for height in heights if height[-1] > top - 25]
-    floor = min(min(good), float(np.median(np.concatenate(heights))))
+    floor = min([*good, float(np.median(np.concatenate(heights)))])  # all may have fallen back
     margin = max(0.5, 0.6 * (top - floor))
     cut = math.floor(floor - margin)
     axis.set_ylim(max(bottom - 0.3, cut), min(100.3, top + 0.12 * margin + 0.2))
