@@ -151,3 +151,15 @@ def test_steps_of_zero_at_first_are_not_taken_for_lost() -> None:
         loss = optimizer.step(task.loss)
     assert optimizer.param_groups[0]["lift"] == 1.0
     assert float(loss) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(torch.float32, 0.001), (torch.float64, 0.001), (torch.bfloat16, 0.005)]
+)
+def test_a_run_begins_with_a_step_that_its_weights_can_see(dtype: Any, expected: float) -> None:
+    weight = nn.Parameter(torch.full((1000,), 1.0, dtype=dtype))
+    optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1))
+    optimizer.step(lambda: weight.double().square().sum())
+    ceiling = optimizer._options_with(torch.tensor(1.0)).max_relative_step
+    assert ceiling == expected
+    assert float(weight.detach().max()) < 1.0

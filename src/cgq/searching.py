@@ -21,6 +21,7 @@ from cgq.notices import CLASSIC, STUCK
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.policy import coin
+from cgq.precision import rounding
 from cgq.progress import DEFAULTS, count_rejected, count_skipped, read
 from cgq.ranks import Ranks
 from cgq.search import Search
@@ -118,9 +119,11 @@ class Searching(Optimizer):
     def _options_with(self, loss: Tensor | float | None) -> Options:
         """Those of this step: of a relative ceiling, as much as the run has earned."""
         rho = self.options.max_relative_step
-        if rho is None or loss is None or not self._is_watched:
+        if rho is None or loss is None or self._memory is None or not self._is_watched:
             return self.options
-        earned = Watch.of(self.param_groups[0]).ceiling(rho)
+        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
+        visible = min(rho, rounding(self._memory.layout.dtypes))
+        earned = max(Watch.of(self.param_groups[0]).ceiling(rho), visible)
         return self.options if earned == rho else replace(self.options, max_relative_step=earned)
 
     @property
