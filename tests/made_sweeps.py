@@ -1,6 +1,7 @@
 """Records of the experiments without a rate, made from formulas."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,20 @@ from made_records import row, write
 
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.methods import chosen
+
+
+def keeping(monkeypatch: Any, module: str) -> list[Any]:
+    """The figures that a module of cgqbench.figures draws from now on, instead of their files."""
+    kept: list[Any] = []
+
+    def keep(figure: Any, path: Path) -> Path:
+        figure.draw_without_rendering()
+        kept.append(figure)
+        return path
+
+    monkeypatch.setattr(sys.modules[f"cgqbench.figures.{module}"], "saved", keep)
+    return kept
+
 
 GPT = {"dataset": "stdlib", "network": "gpt1m", "batch_size": 32, "epochs": 6}
 

@@ -1,11 +1,9 @@
 """The figure over base rates: its numbers, its edges and its words."""
 
-import sys
-
 import pytest
 from made_records import write
 from made_sweeps import any_rate as every_rate
-from made_sweeps import cell
+from made_sweeps import cell, keeping
 
 from cgqbench.comparison import comparisons
 from cgqbench.figures import any_rate, every_figure
@@ -16,15 +14,9 @@ from cgqbench.report import write_report
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Draws the records of the test's folder; the figure itself."""
-    kept = []
-
-    def keep(figure, path):
-        figure.draw_without_rendering()
-        kept.append(figure)
-        return path
 
     def draw():
-        monkeypatch.setattr(sys.modules["cgqbench.figures.any_rate"], "saved", keep)
+        kept = keeping(monkeypatch, "any_rate")
         (comparison,) = comparisons(runs(tmp_path))
         any_rate(comparison, tmp_path / "figure.png")
         return kept[-1]

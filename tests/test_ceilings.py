@@ -1,12 +1,11 @@
 """The figure over ceilings: one for all networks, and what died is seen in it."""
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
 from made_sweeps import ceiling as every_ceiling
-from made_sweeps import cell
+from made_sweeps import cell, keeping
 from test_palette import VISION, lab
 
 from cgqbench.comparison import comparisons
@@ -21,15 +20,9 @@ VGG = {"dataset": "cifar10", "network": "vgg16", "batch_size": 128, "epochs": 12
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Draws the records of the test's folder; the figure itself."""
-    kept = []
-
-    def keep(figure, path):
-        figure.draw_without_rendering()
-        kept.append(figure)
-        return path
 
     def draw():
-        monkeypatch.setattr(sys.modules["cgqbench.figures.ceilings"], "saved", keep)
+        kept = keeping(monkeypatch, "ceilings")
         ceilings(comparisons(runs(tmp_path)), tmp_path / "figure.png")
         return kept[-1]
 

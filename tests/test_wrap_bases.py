@@ -26,7 +26,7 @@ LIBRARY = [
     *("AccSGD", "MARS", "NovoGrad", "PAdam", "Prodigy", "RACS", "SCION", "SGDP", "Shampoo"),
     *("SignSGD", "SM3", "SOAP", "StableAdamW", "TAM", "Tiger", "Yogi"),
 ]
-STEPS = 40
+STEPS = 80
 
 
 class Problem:
@@ -67,7 +67,7 @@ def counts(base: Any) -> set[int]:
 
 def assert_trains(make: Callable[[Any], Any]) -> Any:
     optimizer, change = trained(make, STEPS)
-    assert change < 0.99
+    assert change < 0.97
     taken = optimizer.param_groups[0]["steps"]
     assert taken + optimizer.param_groups[0]["skipped"] == STEPS
     assert taken >= STEPS // 2
@@ -124,7 +124,7 @@ def test_an_optimizer_inside_an_optimizer_is_undone_too(library: Any) -> None:
     start = problem.loss().item()
     for _ in range(STEPS):
         optimizer.step(problem.loss)
-    assert problem.loss().item() < 0.99 * start
+    assert problem.loss().item() < 0.97 * start
     inner = [state["step"].clone() for state in base.optimizer.state.values()]
     slow = [state["slow_params"].clone() for state in base.state.values()]
     calls = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +19,8 @@ class AnytimeAverage(AveragedModel):
     """`AveragedModel(model, multi_avg_fn=anytime_average(eta))`, only quicker to update.
 
     After the t-th step: mean ← mean + (η+1)/(t+η)·(θ - mean). Torch's own class searches the model
-    for its tensors and copies every buffer alone in each step: on a GPU that can take the host
-    longer than the step takes. Here the model is searched once, and one kernel serves many tensors.
+    for its tensors and copies every buffer alone in each step, which on a GPU can take a large part
+    of the step's time. Here the model is searched once, and one kernel serves many tensors.
     The state is the same.
 
     Args:
@@ -78,20 +77,25 @@ class _Found(NamedTuple):
         return cls(model, *(_paired(_slots(mean, each), _slots(model, each)) for each in holders))
 
 
-def _slots(model: nn.Module, holder: str) -> Iterator[tuple[Any, str]]:
+def _slots(model: nn.Module, holder: str) -> Slots:
     """The places of a model's tensors in order, a shared one once."""
     seen: set[int] = set()
+    found = []
     for module in model.modules():
         held = getattr(module, holder)
         for name, tensor in list(held.items()):
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
-                yield held, name
+                found.append((held, name))
+    return found
 
 
-def _paired(
-    own: Iterator[tuple[Any, str]], source: Iterator[tuple[Any, str]]
-) -> list[tuple[Slots, Slots]]:
+def _paired(own: Slots, source: Slots) -> list[tuple[Slots, Slots]]:
+    if len(own) != len(source):
+        raise ValueError(
+            f"The model has {len(source)} tensors where the average has {len(own)}. Update it with "
+            "the model that it was made of, or make a new one."
+        )
     kinds: dict[Any, tuple[Slots, Slots]] = {}
     for mine, its in zip(own, source, strict=True):
         tensor = mine[0][mine[1]]

@@ -173,7 +173,8 @@ class LineSearch(Searching):
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
         memory, grads = self._memory, self._memory.layout.gradients()
         due = objective is not None and loss is not None and self._is_due()
-        self._complete_groups()  # the base may have been given more of them
+        if not all("full_lr" in group for group in self.param_groups):
+            self._complete_groups()  # the base was given more of them
         note_full_rates(self.param_groups)
         factor, first = schedule(self.param_groups), not self.state
         fade = fading(self.param_groups[0]["steps"], self.full_steps)

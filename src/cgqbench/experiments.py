@@ -87,30 +87,9 @@ class Experiment:
 
 
 PAPER_METHODS = paper.METHODS
-TODAYS_METHODS = (
-    "sgd_cosine",
-    "adamw_cosine",
-    "schedulefree_sgd",
-    "schedulefree_adamw",
-    "prodigy",
-    "dadaptation",
-    "dog",
-    "scgq_relative",
-    "search",
-)
-LANGUAGE_METHODS = (
-    "sgd",
-    "adamw",
-    "adamw_cosine",
-    "adagrad",
-    "muon",
-    "schedulefree_adamw",
-    "prodigy",
-    "dadaptation",
-    "dog",
-    "scgq_relative",
-    "search",
-)
+UNTUNED = ("schedulefree_adamw", "prodigy", "dadaptation", "dog", "scgq_relative", "search")
+TODAYS_METHODS = ("sgd_cosine", "adamw_cosine", "schedulefree_sgd", *UNTUNED)
+LANGUAGE_METHODS = ("sgd", "adamw", "adamw_cosine", "adagrad", "muon", *UNTUNED)
 RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
 MNIST = Column("mnist", "mlp", 20)
 
