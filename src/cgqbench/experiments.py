@@ -114,6 +114,11 @@ ADAMW_SWEEP = (
     "search",
     "search:max_relative_step=0.01",
 )
+SGD_SWEEP = (
+    *(f"sgd_cosine:lr={lr}" for lr in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)),
+    *(f"sgd_warm_cosine:lr={lr}" for lr in (0.02, 0.05, 0.1, 0.2, 0.4)),
+    "search",
+)
 ANY_RATE = tuple(
     method
     for base in ("adamw", "sgd", "adagrad", "muon")
@@ -146,7 +151,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "sweep_images",
             "Tuned SGD",
             IMAGES,
-            (*(f"sgd_cosine:lr={lr}" for lr in (0.01, 0.02, 0.05, 0.1, 0.2)), "search"),
+            SGD_SWEEP,
         ),
         Experiment("any_rate", "The base's learning rate", (GPT1M,), ANY_RATE),
         Experiment(

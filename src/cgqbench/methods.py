@@ -62,6 +62,7 @@ class Method:
 
 _PAPER_SGD = {"lr": 0.1, "momentum": 0.9}
 _PAPER_SGD_FAMILIES = _decayed(mlp={"lr": 0.01}, vgg={"lr": 0.02}, gpt={"lr": 0.1})
+_COSINE_SGD_FAMILIES = _decayed(mlp={"lr": 0.05}, vgg={"lr": 0.02})
 _ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 _SEARCHED_SGD = {"base": "sgd", "lr": 0.1}  # which shows that this rate is of no account
 _PAPER_CGQ = {"lr": 0.3, "max_momentum": 0.8, "max_fits": 3, "smoothing": 0.5}
@@ -101,11 +102,14 @@ METHODS: dict[str, Method] = {
     "scgq": _cgq("sCGQ(2pt)", search_prob=0.1),
     "scgq_ls": _cgq("sCGQ(LS)", search_prob=0.1, fit="least_squares"),
     "sgd_cosine": Method(
-        "SGD + cosine",
+        "SGD + cosine", optimizers.sgd, _PAPER_SGD, _COSINE_SGD_FAMILIES, schedules.cosine
+    ),
+    "sgd_warm_cosine": Method(
+        "SGD + warm-up, cosine",
         optimizers.sgd,
-        {"lr": 0.1, "momentum": 0.9},
-        _decayed(mlp={"lr": 0.05}, vgg={"lr": 0.02}),
-        schedules.cosine,
+        _PAPER_SGD,
+        _COSINE_SGD_FAMILIES,
+        schedules.warm_cosine,
     ),
     "adamw": Method(
         "AdamW", optimizers.adamw, _ADAMW, {"vgg": {"lr": 3e-4}, "gpt10m": {"lr": 3e-4}}
