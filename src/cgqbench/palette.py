@@ -34,7 +34,7 @@ STYLES = {
     "scgq": Style("#d05a08"),
     "scgq_ls": Style("#df7028", _DASHED),
     "sgd_cosine": Style("#666e79", _DASHED),
-    "sgd_warm_cosine": Style("#8c9299", _DASHED),
+    "sgd_warm_cosine": Style("#955446", _DOTTED),
     "adamw": Style("#0c783c"),
     "adamw_cosine": Style("#0e9e7c", _DASHED),
     "adagrad": Style("#58a058", _MIXED),
