@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cgq.flat import Vector
 from cgq.foresight import Plan
 from cgq.geometry import Geometry, Shape, measured_geometry
 from cgq.ground import Ground, Snapshot
@@ -17,6 +16,7 @@ from cgq.policy import FIRST_TRIAL, clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, least
+from cgq.vector import Vector
 
 
 class Batch(Ground):

@@ -1,21 +1,18 @@
-"""The trained parameters as one vector: a flat buffer per device and dtype, and inner products."""
+"""The trained parameters as one vector: a flat buffer per device and dtype."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cgq.scalars import Number, is_host, scalar_dtype, times
+from cgq.scalars import Number, is_host
 from cgq.shards import as_it_is, local
 
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
 GATHERED = 1 << 30
-# So much is widened to float64 at a time, where float32 does not reach.
-PIECE = 1 << 18
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -187,60 +184,3 @@ def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
     if tensor.stride() != like.stride():
         tensor = torch.empty_like(like).copy_(tensor)
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-
-
-class Vector:
-    """scale · (the vector whose runs are `parts()`); `@` is the inner product.
-
-    Products are kept: asking twice costs once.
-    """
-
-    def __init__(
-        self, layout: Layout, parts: Callable[[], Iterable[Tensor]], scale: float = 1.0
-    ) -> None:
-        self.layout = layout
-        self.parts = parts
-        self.scale = scale
-        self._dots: dict[int, list[Any]] = {}
-
-    def __matmul__(self, other: Vector) -> Number:
-        return self.inner(other)
-
-    def inner(self, other: Vector, weights: Sequence[float] | None = None) -> Number:
-        """Σ over groups of weights[group] · (self · other within the group)."""
-        dots = self._dots_with(other)
-        if weights is not None:
-            dots = [
-                times(weights[run.group], d) for run, d in zip(self.layout.runs, dots, strict=True)
-            ]
-        several = len(dots) > 1 and not self.layout.on_host
-        total = torch.stack(dots).sum() if several else sum(dots[1:], dots[0])
-        return times(self.scale * other.scale, self.layout.whole(total))
-
-    def _dots_with(self, other: Vector) -> list[Any]:
-        """The products of each run, without the scales: floats, or tensors on one device."""
-        dots = self._dots.get(id(other))
-        if dots is None:
-            device, pairs = self.layout.device, zip(self.parts(), other.parts(), strict=True)
-            if self.layout.on_host:
-                dots = [_dot_on_host(a, b) for a, b in pairs]
-            else:
-                dots = [_dot(a, b).to(device, scalar_dtype(device)) for a, b in pairs]
-            self._dots[id(other)] = other._dots[id(self)] = dots
-        return dots
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    narrow = (torch.bfloat16, torch.float16)  # their dot would be rounded to 8 or 11 bits
-    if a.dtype != b.dtype or a.dtype in narrow:
-        wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-        a, b = a.to(wide), b.to(wide)
-    return torch.dot(a, b)
-
-
-def _dot_on_host(a: Tensor, b: Tensor) -> float:
-    dot = _dot(a, b).item()
-    if dot == 0.0 or not math.isfinite(dot):  # perhaps only out of range
-        pieces = zip(torch.split(a, PIECE), torch.split(b, PIECE), strict=True)
-        dot = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
-    return dot

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cgq.flat import Vector
 from cgq.scalars import Number
+from cgq.vector import Vector
 
 
 class Shape(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cgq.flat import Buffer, Layout, Vector
+from cgq.flat import Buffer, Layout
 from cgq.foresight import Plan
 from cgq.ground import Ground, Snapshot
 from cgq.memory import Residual, Vectors
@@ -16,6 +16,7 @@ from cgq.policy import clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
 from cgq.scalars import Number, choose, is_finite, times
+from cgq.vector import Vector
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
 

@@ -14,13 +14,14 @@ from torch.optim import Optimizer
 from cgq import Search
 from cgq.caller import Caller
 from cgq.closure import Closure, loss_value
-from cgq.flat import Layout, Vector, real, with_gradients
+from cgq.flat import Layout, real, with_gradients
 from cgq.geometry import Shape
 from cgq.line import Line
 from cgq.memory import Memory, renewed
 from cgq.objective import Objective
 from cgq.progress import count_skipped
 from cgq.scalars import stacked
+from cgq.vector import Vector
 
 Phi = Callable[[float], float]
 
