@@ -10,6 +10,7 @@ import torch
 from test_accelerator import Looks, as_accelerator, assert_no_copy_outlives_a_step
 from wrapped_run import Run, adamw, is_well
 
+from cgq import LineSearch
 from cgq.flat import Layout
 from cgqbench.joining import join, views_side_by_side
 
@@ -93,6 +94,88 @@ def test_a_gradient_that_is_not_finite(search_prob: float, monkeypatch: pytest.M
     run.step()
     assert run.vector().isfinite().all()
     assert not torch.equal(run.vector(), before)
+
+
+class Sudden(torch.optim.SGD):
+    """SGD that writes `update` over the first entry of its first parameter, where it is given."""
+
+    update: float | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        if self.update is not None:
+            self.param_groups[0]["params"][0].view(-1)[0] = self.update
+
+
+@pytest.mark.parametrize("update", [math.inf, -math.inf, math.nan])
+def test_an_update_that_is_not_finite(update: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(lambda params: Sudden(params, lr=0.1), search_prob=0.0)
+    run.step()
+    before, buffers = run.vector(), [b.clone() for b in run.model.buffers()]
+    run.base.update = update
+    run.step()
+    assert torch.equal(run.vector(), before)
+    assert all(map(torch.equal, buffers, run.model.buffers()))
+    assert (int(run.group["skipped"]), float(run.group["step_size"])) == (1, 0.0)
+    run.base.update = None
+    run.step()
+    assert not torch.equal(run.vector(), before)
+    assert run.vector().isfinite().all()
+    assert int(run.group["skipped"]) == 1
+
+
+@pytest.mark.parametrize("worst", [math.inf, -math.inf, math.nan])
+def test_a_loss_is_left_out_with_its_step(worst: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(sgd, search_prob=0.5)
+    for _ in range(3):
+        seeded(run, 0)
+    monkeypatch.setattr(run.optimizer, "_is_due", lambda: False)
+    told = run.optimizer.state_dict()["param_groups"][0]
+    first = next(run.model.parameters())
+    hook = first.register_hook(lambda grad: grad * worst)
+    seeded(run, 1)  # the loss itself is finite
+    hook.remove()
+    now = run.optimizer.state_dict()["param_groups"][0]
+    assert (now["losses"], now["recent_loss"]) == (told["losses"], told["recent_loss"])
+    assert now["skipped"] == 1
+    seeded(run, 2)
+    assert run.optimizer.state_dict()["param_groups"][0]["losses"] == told["losses"] + 1
+
+
+def test_no_update_is_a_step_of_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    run = Run(lambda params: torch.optim.SGD(params, lr=0.0), search_prob=0.0)
+    before = run.vector()
+    run.step()
+    assert torch.equal(run.vector(), before)
+    assert (int(run.group["skipped"]), float(run.group["step_size"])) == (0, 0.0)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float32])
+def test_the_same_steps_in_several_blocks(
+    narrow: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        wide = torch.randn(50, 3, dtype=torch.float64)
+        return [torch.randn(40, 5).to(narrow).requires_grad_(), wide.requires_grad_()]
+
+    def stepped() -> list[torch.Tensor]:
+        params = weights()
+        optimizer = LineSearch(torch.optim.SGD(params, lr=0.1), search_prob=0.0)
+        for _ in range(5):
+            optimizer.step(lambda: sum(p.double().pow(4).sum() for p in params))
+        return [param.detach() for param in params]
+
+    host = stepped()
+    as_accelerator(monkeypatch)
+    # A step of bf16 is rounded once here, and each product on the host.
+    rtol = 0.01 if narrow is torch.bfloat16 else 1e-6
+    torch.testing.assert_close(stepped(), host, rtol=rtol, atol=1e-6)
+    assert not torch.equal(host[0], weights()[0])
 
 
 def test_no_copy_of_the_gradient_outlives_its_step(monkeypatch: pytest.MonkeyPatch) -> None:

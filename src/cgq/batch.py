@@ -70,13 +70,14 @@ class Batch(Ground):
         return Plan(phi_0, gg, slope, ceiling, trial, beta, reach, noise)
 
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
-        """The same without the slope, which is 0.0 here; the trial is the average step."""
+        """The same without the slope; the trial is the average step."""
         phi_0, gg, beta, reached, *products = self._agreed(
             self._value(loss), *self._always(), *self._geometry(with_slope=False)
         )
         beta, reach = self._within_range(gg, beta, reached)
         ceiling = self._ceiling(Geometry(*products), beta, reach)
-        return Plan(phi_0, gg, 0.0, ceiling, self.average_step(ceiling), beta, reach, 0.0)
+        trial = self.average_step(ceiling)
+        return Plan(phi_0, phi_0 + gg, 0.0, ceiling, trial, beta, reach, 0.0)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""

@@ -153,9 +153,9 @@ class Evaluated:
             if grad is not None and value is not None:
                 grad.copy_(value)
 
-    def undo_buffers_unless(self, keep: Tensor) -> None:
-        """As `undo` where `keep` is false, for buffers, without the host looking at `keep`."""
-        self._world.rewind_buffers_unless(keep)
+    def undo_buffers_where(self, lost: Tensor) -> None:
+        """As `undo` where `lost` is true, for buffers, without the host looking at `lost`."""
+        self._world.rewind_buffers_where(lost)
 
     def _call(self, *, backward: bool) -> Any:
         # Autocast caches weights it has cast: a probe would see those of the point before.

@@ -68,7 +68,10 @@ class Ground(ABC):
 
     @abstractmethod
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
-        """The same without the slope, which is 0.0 here; the trial is the average step."""
+        """The same without the slope, which is 0.0 here; the trial is the average step.
+
+        `gg` is the sum of all that has to be finite for a step, the loss too.
+        """
 
     @abstractmethod
     def mixture(self, beta: Number) -> tuple[Number, Number]:
@@ -82,10 +85,15 @@ class Ground(ABC):
 
     def average_step(self, ceiling: Number) -> Number:
         """The averaged step under this ceiling; before any search, what a search tries first."""
-        average = self._before.average
         if self._options.max_relative_step is not None:
-            return (average or 1.0) * ceiling
+            return self._share * ceiling
+        average = self._before.average
         return least(average or first_trial(self._options.probe, self._max_step), ceiling)
+
+    @property
+    def _share(self) -> float:
+        """What part of a relative ceiling is used without a search."""
+        return self._before.average or 1.0
 
     def _noise(self, phi_0: Number, error: float) -> Number:
         """How far the loss may be off."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from cgq.scalars import Number, choose, stacked
+from cgq.scalars import Number, stacked
 from cgq.step import Outcome
 from cgq.watch import Watch
 
@@ -20,31 +21,36 @@ class Lookout:
     """Sees what becomes of each step. The watch says whether it calls for more searches."""
 
     def __init__(self) -> None:
-        self._unread: list[Number] = []  # losses of steps that were not searched
+        # Losses of steps that were not searched, and whether each was left out.
+        self._unread: list[tuple[Number, Tensor]] = []
 
     def see(self, outcome: Outcome, groups: Groups) -> None:
         """Take in a step; one that was left out tells nothing."""
         if outcome.loss is None:
             return
-        self._unread.append(choose(outcome.skipped, math.nan, outcome.loss))
-        if not isinstance(outcome.loss, Tensor) or len(self._unread) >= UNREAD:
-            self.read_losses(groups)
-        if outcome.due and outcome.skipped is not True:
-            watch = Watch.of(groups[0])
+        if isinstance(outcome.skipped, Tensor):
+            self._unread.append((outcome.loss, outcome.skipped))
+            if len(self._unread) >= UNREAD:
+                self.read_losses(groups)
+            return
+        self.read_losses(groups)
+        if outcome.skipped:
+            return
+        watch = Watch.of(groups[0]).after_loss(outcome.loss)
+        if outcome.due:
             if outcome.search is not None:
                 watch = watch.after_search(outcome.progress.average)
-            _write(watch.decided(), groups)
+            watch = watch.decided()
+        _write(watch, groups)
 
     def read_losses(self, groups: Groups) -> None:
         """Take in the losses since the host last looked, where that was not at each of them."""
         if not self._unread:
             return
-        watch, losses = Watch.of(groups[0]), self._unread
-        for loss in losses:
-            if isinstance(loss, Tensor):
-                losses = stacked(loss.device, *losses).tolist()
-                break
-        for loss in losses:
+        device, watch = self._unread[0][1].device, Watch.of(groups[0])
+        losses = stacked(device, *(loss for loss, _ in self._unread))
+        lost = torch.stack([skipped.to(device) for _, skipped in self._unread])
+        for loss in losses.masked_fill(lost, math.nan).tolist():  # which tells nothing
             watch = watch.after_loss(loss)
         _write(watch, groups)
         self._unread = []

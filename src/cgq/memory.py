@@ -56,8 +56,8 @@ class Vectors:
     def remember(self, new: Residual, beta: float) -> None:
         """Take in the residual of a step that was taken."""
 
-    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
-        """The same only where `keep` is true, which the host does not read."""
+    def remember_unless(self, lost: Tensor, beta: float | Tensor) -> None:
+        """The same unless the step is `lost`, which the host does not read."""
 
     def is_gathered(self, residual: Residual) -> bool:
         """Whether the residual lies in the scratch vector, which a search overwrites."""
@@ -168,20 +168,20 @@ class Memory(Vectors):
         for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
             torch.add(h, p, alpha=beta, out=p)
 
-    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
-        """As `remember` for a gathered residual, but only where `keep` is true.
+    def remember_unless(self, lost: Tensor, beta: float | Tensor) -> None:
+        """As `remember` for a gathered residual, unless the step is `lost`.
 
-        Neither `keep` nor `beta` is read by the host. What is left out may be NaN: hence `where`
+        Neither `lost` nor `beta` is read by the host. What is left out may be NaN: hence `where`
         and not a factor of zero, but for what was kept and is finite.
         """
-        factor = choose(keep, beta, 1.0)
+        factor = choose(lost, 1.0, beta)
         residuals = self.direction if self.residual is None else self.residual
         for p, h, r in zip(
             self.direction.blocks, residuals.blocks, self.scratch.blocks, strict=True
         ):
-            here = keep.to(p.device)
+            left_out = lost.to(p.device)
             if h is p:
-                p.mul_(factor.to(p)).add_(r.masked_fill_(~here, 0.0))
+                p.mul_(factor.to(p)).add_(r.masked_fill_(left_out, 0.0))
             else:
-                torch.where(here, r, h, out=h)
-                p.mul_(factor.to(p)).addcmul_(h, here.to(p))
+                torch.where(left_out, h, r, out=h)
+                p.mul_(factor.to(p)).addcmul_(h, (~left_out).to(p))

@@ -75,5 +75,5 @@ class Objective(Protocol):
     def undo(self) -> None:
         """Leave generators and buffers as before the first pass; the gradients stay."""
 
-    def undo_buffers_unless(self, keep: Tensor, /) -> None:
-        """As `undo` where `keep` is false, for buffers, without the host looking at `keep`."""
+    def undo_buffers_where(self, lost: Tensor, /) -> None:
+        """As `undo` where `lost` is true, for buffers, without the host looking at `lost`."""

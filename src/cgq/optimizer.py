@@ -167,7 +167,7 @@ class CGQ(Searching):
         else:
             memory.fresh.clear()
             if isinstance(outcome.skipped, Tensor) and objective is not None:
-                objective.undo_buffers_unless(~outcome.skipped)
+                objective.undo_buffers_where(outcome.skipped)
         self._record(outcome, [shape.ratio for shape in shapes])
 
     def _is_due(self) -> bool:

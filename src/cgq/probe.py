@@ -109,17 +109,17 @@ class _Buffers:
             for buffer in buffers:
                 buffer.is_restored()
 
-    def restore_unless(self, keep: Tensor) -> None:
-        """Restore the values where `keep` is false, without the host looking at it."""
+    def restore_where(self, lost: Tensor) -> None:
+        """Restore the values where `lost` is true, without the host looking at it."""
         alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
         for module, saved in self._saved.items():
-            for name, tensor in _buffers(module).items():
+            for name, tensor in _buffers(module).items() if saved else ():
                 old = saved[name].value if name in saved else None
                 if old is not None and old.shape == tensor.shape:
                     alike.setdefault((tensor.device, tensor.dtype), []).append((tensor, old))
         for pairs in alike.values():
             now, then = (torch.cat([pair[i].reshape(-1) for pair in pairs]) for i in (0, 1))
-            mixed = torch.where(keep.to(now.device), now, then)
+            mixed = torch.where(lost.to(now.device), then, now)
             kept = torch.split(mixed, [tensor.numel() for tensor, _ in pairs])
             tensors = [tensor for tensor, _ in pairs]
             torch._foreach_copy_(
@@ -215,10 +215,10 @@ class World:
         self._restore_buffers(self._buffers_after)
         generators.restore(self._generators_after)
 
-    def rewind_buffers_unless(self, keep: Tensor) -> None:
-        """Buffers as before the first pass where `keep` is false, decided on the device."""
+    def rewind_buffers_where(self, lost: Tensor) -> None:
+        """Buffers as before the first pass where `lost` is true, decided on the device."""
         for copies in self._buffers_before:
-            copies.restore_unless(keep)
+            copies.restore_where(lost)
 
     @staticmethod
     def _restore_buffers(buffers: list[_Buffers]) -> None:

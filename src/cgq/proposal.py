@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,7 @@ from cgq.options import Options
 from cgq.policy import clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, times
+from cgq.scalars import Number, as_tensor, is_finite, is_lost, product
 from cgq.vector import Vector
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -27,7 +28,9 @@ class Displacement(Vectors):
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.start = self.scratch
-        self.least = SMALL**2 * sum(param.numel() for param in layout.params)
+        least = SMALL**2 * sum(param.numel() for param in layout.params)
+        self.least: Number = least if layout.on_host else as_tensor(math.sqrt(least), layout.device)
+        """Below this |θ|² is as good as none; on an accelerator, |θ|."""
 
     def serves(self, params: Sequence[Tensor]) -> bool:
         """Whether it has a place for exactly these parameters."""
@@ -59,10 +62,10 @@ class Displacement(Vectors):
         """Put θ back."""
         torch._foreach_copy_(self.layout.values(), self.scratch.views)
 
-    def remember_where(self, keep: Tensor, beta: float | Tensor) -> None:
-        """Nothing is remembered; where `keep` is false there is no way to go."""
+    def remember_unless(self, lost: Tensor, beta: float | Tensor) -> None:
+        """Nothing is remembered; where the step is `lost` there is no way to go."""
         for d in self.direction.blocks:
-            d.masked_fill_(~keep.to(d.device), 0.0)
+            d.masked_fill_(lost.to(d.device), 0.0)
 
 
 class Proposal(Ground):
@@ -109,12 +112,13 @@ class Proposal(Ground):
         else:
             g = _as_it_lies(layout, grads, memory, self.sign)
         self._f = g if unclipped is None else _as_it_lies(layout, unclipped, memory, self.sign)
-        self._phi_0, self._gg = self._agreed(self._value(loss), g @ g)
+        self._phi_0, self._gg = self._agreed(self._value(loss), _size(g))
+        self._sum = self._phi_0 + self._gg
 
     @property
     def is_finite(self) -> Number:
         """Whether loss and gradient are: a bool, or a tensor of one."""
-        return is_finite(self._phi_0 + self._gg)
+        return is_finite(self._sum)
 
     @property
     def is_idle(self) -> bool:
@@ -123,7 +127,7 @@ class Proposal(Ground):
 
     def withhold_unless_finite(self) -> None:
         """Zeros for a gradient that is not finite, without the host looking at it."""
-        lost = ~self.is_finite
+        lost = is_lost(self._sum)
         for block in self._held.blocks:
             block.masked_fill_(lost.to(block.device), 0.0)
         if self._held.views[0].data_ptr() != self._grads[0].data_ptr():
@@ -131,33 +135,39 @@ class Proposal(Ground):
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
-        f_d, dd, tt = self._agreed(self._f @ self._d, self._d @ self._d, self._theta @ self._theta)
-        ceiling = self._ceiling(dd, tt)
+        f_d, d, theta = self._agreed(self._f @ self._d, _size(self._d), _size(self._theta))
+        ceiling = self._ceiling(d, theta)
         noise = self._noise(self._phi_0, error)
         trial = clear_trial(self.first_trial(ceiling), f_d, noise, ceiling)
         return Plan(self._phi_0, self._gg, f_d, ceiling, trial, 0.0, 0.0, noise)
 
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
         """The same without the slope; an update that is not finite counts as such a gradient."""
-        dd, tt = self._agreed(self._d @ self._d, self._theta @ self._theta)
-        ceiling = self._ceiling(dd, tt)
-        trial = self.average_step(ceiling)
-        return Plan(self._phi_0, self._gg + dd, 0.0, ceiling, trial, 0.0, 0.0, 0.0)
+        d, theta = self._agreed(_size(self._d), _size(self._theta))
+        trial = self._ceiling(d, theta, self._share)
+        return Plan(self._phi_0, self._sum + d, 0.0, trial, trial, 0.0, 0.0, 0.0)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """The line runs along what was noted, and along nothing else."""
         return 0.0, 1.0
 
-    def _ceiling(self, dd: Number, tt: Number) -> Number:
-        """schedule·ρ·|θ|/|d|.
+    def _ceiling(self, d: Number, theta: Number, share: float = 1.0) -> Number:
+        """share·schedule·ρ·|θ|/|d|, of their sizes; 0 where nothing was moved.
 
         |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
+        if self._layout.on_host:
+            relative = (max(theta, self._least) / d) ** 0.5 if d else 0.0
+        else:
+            ratio = torch.maximum(theta, self._least) / d  # as wide as the least: that of θ
+            relative = ratio.nan_to_num_(nan=math.nan, posinf=0.0)
         rho = self._options.max_relative_step or 0.0
-        moves = dd > 0.0
-        # Arithmetic with truth values for choices: fewer kernels.
-        relative = rho * (choose(tt < self._least, self._least, tt) / (dd + (dd == 0.0))) ** 0.5
-        return times(self._schedule, relative * moves)
+        return product(relative, rho, self._schedule, share)
+
+
+def _size(x: Vector) -> Number:
+    """|x|² on the host; elsewhere |x|, for fewer kernels."""
+    return x @ x if x.layout.on_host else x.length()
 
 
 def _held(grads: list[Tensor], memory: Displacement, searched: bool) -> Buffer:

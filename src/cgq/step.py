@@ -21,7 +21,7 @@ from cgq.options import Options
 from cgq.policy import smoothed
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, least, scalar_dtype, stacked
+from cgq.scalars import Number, choose, is_lost, least, scalar_dtype, stacked
 from cgq.search import Search, quadratic_search
 
 
@@ -103,18 +103,13 @@ class Step:
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
         plan = self._batch.plan_without_search(loss)
-        keep = is_finite(plan.phi_0 + plan.gg)
-        if self._memory.layout.on_host:
-            outcome = self._drifted(plan) if keep else Outcome(self._before, skipped=True)
-            return outcome._replace(loss=None if loss is None else plan.phi_0)
-        # The host does not look: what is not finite is left out by `where`.
-        alpha = choose(keep, plan.trial, 0.0)
-        beta = choose(keep, plan.beta, self._before.beta)
-        reach = choose(keep, plan.reach, self._before.reach)
-        self._memory.remember_where(keep, beta)
-        self._drift(alpha, beta)
-        progress = self._before._replace(step_size=alpha, beta=beta, reach=reach)
-        return Outcome(progress, skipped=~keep, loss=None if loss is None else plan.phi_0)
+        if not self._memory.layout.on_host:
+            outcome = self._drifted_unless_lost(plan)
+        elif math.isfinite(plan.gg):
+            outcome = self._drifted(plan)
+        else:
+            outcome = Outcome(self._before, skipped=True)
+        return outcome._replace(loss=None if loss is None else plan.phi_0)
 
     def _without_line(self, plan: Plan) -> Outcome:
         if not _is_finite(plan):
@@ -128,6 +123,16 @@ class Step:
         return Outcome(
             self._before._replace(step_size=plan.trial, beta=plan.beta, reach=plan.reach)
         )
+
+    def _drifted_unless_lost(self, plan: Plan) -> Outcome:
+        """The same where the host does not look: what is not finite is left out by the device."""
+        lost, before = is_lost(plan.gg), self._before
+        alpha = plan.trial.masked_fill_(lost, 0.0)
+        beta = choose(lost, before.beta, plan.beta)
+        reach = choose(lost, before.reach, plan.reach)
+        self._memory.remember_unless(lost, beta)
+        self._drift(alpha, beta)
+        return Outcome(before._replace(step_size=alpha, beta=beta, reach=reach), skipped=lost)
 
     def _drift(self, alpha: Number, beta: Number) -> None:
         nesterov = self._options.nesterov

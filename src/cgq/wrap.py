@@ -227,7 +227,7 @@ class LineSearch(Searching):
     def _finish(self, objective: Objective | None, outcome: Outcome) -> None:
         if objective is not None and outcome.skipped is not False:
             if isinstance(outcome.skipped, Tensor):
-                objective.undo_buffers_unless(~outcome.skipped)
+                objective.undo_buffers_where(outcome.skipped)
             else:
                 objective.undo()
         first, applied = self.param_groups[0], outcome.progress.step_size

@@ -74,7 +74,7 @@ class Captured:
         self._model, self._loss = model, loss
         self._pool, self._stream = pool, stream
         self._buffers = [b for b in model.buffers() if b.numel()]
-        self.keep = torch.zeros((), dtype=torch.bool, device=inputs.device)
+        self.lost = torch.zeros((), dtype=torch.bool, device=inputs.device)
         world = World(model)
         with world.first_pass():
             self._warm_up()
@@ -143,11 +143,11 @@ class Captured:
         return loss
 
     def _undo(self) -> Tensor:
-        """Buffers as before the first pass, unless `keep` is true."""
+        """Buffers as before the first pass, where `lost` is true."""
         now = flat_values(self._buffers)
-        mixed = [torch.where(self.keep, n, b) for n, b in zip(now, self._before, strict=True)]
+        mixed = [torch.where(self.lost, b, n) for n, b in zip(now, self._before, strict=True)]
         set_values(self._buffers, mixed)
-        return self.keep
+        return self.lost
 
 
 class Replay:
@@ -197,12 +197,12 @@ class Replay:
     def undo(self) -> None:
         """Buffers and generator as before the first pass."""
         self._captured.generator.set_offset(self._offset)
-        self.undo_buffers_unless(torch.zeros_like(self._captured.keep))
+        self.undo_buffers_where(torch.ones_like(self._captured.lost))
 
-    def undo_buffers_unless(self, keep: Tensor) -> None:
-        """Buffers as before the first pass where `keep` is false, decided on the device."""
+    def undo_buffers_where(self, lost: Tensor) -> None:
+        """Buffers as before the first pass where `lost` is true, decided on the device."""
         if self._captured.undo is not None:
-            self._captured.keep.copy_(keep)
+            self._captured.lost.copy_(lost)
             self._captured.undo.replay()
 
 
