@@ -26,8 +26,9 @@ def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor
     numbers, params = [], []
     for number, group in enumerate(groups):
         for param in group["params"]:
-            if param.grad is not None:
-                if param.grad.layout is not torch.strided:
+            grad = param.grad
+            if grad is not None:
+                if grad.layout is not torch.strided:
                     raise RuntimeError(
                         "CGQ does not support sparse gradients: inner products need them dense. "
                         "Use sparse=False in the embedding, or give it another optimizer."

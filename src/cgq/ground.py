@@ -34,7 +34,7 @@ class Snapshot:
     def buffer(self) -> Buffer:
         """As one vector, of which the parameters are then moved away."""
         layout = self._memory.layout
-        joined = self._memory.joined_params.of(layout.values())
+        joined = self._memory.joined()
         if joined is None:
             return layout.gathered(layout.values())
         blocks = [block.clone() for block in joined.blocks]

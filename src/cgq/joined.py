@@ -19,7 +19,8 @@ class Joined:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._places: list[object] = []
-        self._found: Buffer | None = None
+        self.found: Buffer | None = None
+        """What `of` has found last."""
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
@@ -27,8 +28,8 @@ class Joined:
             return None
         places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
         if places != self._places:
-            self._places, self._found = places, self._buffer(tensors)
-        return self._found
+            self._places, self.found = places, self._buffer(tensors)
+        return self.found
 
     def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:
         views = self._layout.views_of
@@ -48,6 +49,6 @@ class Joined:
 
 def _block(tensors: list[Tensor], size: int) -> Tensor | None:
     """The memory from the first tensor on, if there is as much of it."""
-    first = min(tensors, key=lambda tensor: tensor.data_ptr())
+    first = min(tensors, key=Tensor.data_ptr)
     behind = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
     return None if behind < size else first.as_strided((size,), (1,), first.storage_offset())

@@ -80,7 +80,7 @@ class FlatLine:
         self._a, self._b = a, b
         self._at: Number = 0.0
         self._thetas = memory.layout.values()
-        self._joined = memory.joined_params.of(self._thetas)
+        self._joined = memory.joined()
         self._point = self._joined or memory.layout.empty()
 
     def stands_at(self, alpha: float) -> None:
@@ -186,7 +186,7 @@ def _drift_flat(
     nesterov: bool,
 ) -> None:
     """The same where kernels count. What was left out is r = 0 here."""
-    joined, start = memory.joined_params.of(values), memory.start
+    joined, start = memory.joined(), memory.start
     if start is None:
         moved = start = joined or memory.layout.gathered(values)
     else:

@@ -53,6 +53,10 @@ class Vectors:
         self.scratch = layout.zeros()
         self.joined_params, self.joined_grads = Joined(layout), Joined(layout)
 
+    def joined(self) -> Buffer | None:
+        """The parameters as one vector in their own memory; None: they are apart."""
+        return self.joined_params.of(self.layout.values())
+
     def remember(self, new: Residual, beta: float) -> None:
         """Take in the residual of a step that was taken."""
 

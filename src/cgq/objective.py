@@ -17,8 +17,9 @@ class Leftovers:
     def __init__(self, params: Sequence[Tensor]) -> None:
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         for param in params:
-            if param.grad is not None:
-                self._marks[id(param)] = weakref.ref(param.grad), param.grad._version
+            grad = param.grad
+            if grad is not None:
+                self._marks[id(param)] = weakref.ref(grad), grad._version
 
     def dropped_from(self, params: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients in `.grad` that are new since then, set aside; the old ones are dropped."""
@@ -29,9 +30,11 @@ class Leftovers:
 
     def hold(self, param: Tensor) -> bool:
         """Whether its gradient is the one that was there then, and nobody wrote to it since."""
-        grad = param.grad
-        gone, version = self._marks.get(id(param), (lambda: None, 0))
-        return grad is not None and grad is gone() and grad._version == version
+        grad, mark = param.grad, self._marks.get(id(param))
+        if grad is None or mark is None:
+            return False
+        then, version = mark
+        return grad is then() and grad._version == version
 
 
 @dataclass

@@ -128,6 +128,8 @@ class _Buffers:
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    if not module._buffers:  # as of most, and quickly told
+        return {}
     if isinstance(module, torch.jit.ScriptModule):  # its dictionary is no dictionary
         return dict(module.named_buffers(recurse=False))
     return {name: tensor for name, tensor in module._buffers.items() if tensor is not None}

@@ -39,24 +39,26 @@ class Displacement(Vectors):
 
     def begin(self) -> None:
         """Keep θ: someone is about to move it."""
-        values = self.layout.values()
-        joined = self.joined_params.of(values)
+        joined = super().joined()
         if joined is None:
-            torch._foreach_copy_(self.scratch.views, values)
+            torch._foreach_copy_(self.scratch.views, self.layout.values())
         else:
             torch._foreach_copy_(self.scratch.blocks, joined.blocks)
 
     def end(self) -> None:
         """Note how far it was moved."""
-        values = self.layout.values()
-        joined = self.joined_params.of(values)
+        joined = super().joined()
         if joined is None:
-            torch._foreach_copy_(self.direction.views, values)
+            torch._foreach_copy_(self.direction.views, self.layout.values())
         moved = self.direction if joined is None else joined
         for d, after, before in zip(
             self.direction.blocks, moved.blocks, self.scratch.blocks, strict=True
         ):
             torch.sub(after, before, out=d)
+
+    def joined(self) -> Buffer | None:
+        """As `end` has seen it: since then nobody gave the parameters other memory."""
+        return self.joined_params.found
 
     def undo(self) -> None:
         """Put θ back."""
