@@ -15,7 +15,7 @@ from cgq.options import Options
 from cgq.policy import FIRST_TRIAL, clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_finite, least
+from cgq.scalars import Number, choose, is_finite, least, nil
 from cgq.vector import Vector
 
 
@@ -76,8 +76,9 @@ class Batch(Ground):
         )
         beta, reach = self._within_range(gg, beta, reached)
         ceiling = self._ceiling(Geometry(*products), beta, reach)
-        trial = self.average_step(ceiling)
-        return Plan(phi_0, phi_0 + gg, 0.0, ceiling, trial, beta, reach, 0.0)
+        lost = nil(phi_0 + gg)
+        trial = self.average_step(ceiling) + lost
+        return Plan(phi_0, lost, 0.0, ceiling, trial, beta, reach, 0.0)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""

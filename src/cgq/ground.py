@@ -70,7 +70,8 @@ class Ground(ABC):
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
         """The same without the slope, which is 0.0 here; the trial is the average step.
 
-        `gg` is the sum of all that has to be finite for a step, the loss too.
+        `gg` is 0.0 too, or NaN where not all is finite that a step is made of; then, on an
+        accelerator, so is the trial.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from cgq.options import Options
 from cgq.policy import clear_trial
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, as_tensor, is_finite, is_lost, product
+from cgq.scalars import Number, as_tensor, nil
 from cgq.vector import Vector
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -99,7 +99,8 @@ class Proposal(Ground):
     ) -> None:
         super().__init__(memory, options, ranks, progress, max_step=1.0)
         self.sign = -1.0 if maximize else 1.0
-        self._schedule, self._grads = schedule, grads
+        self._schedule, self._rho = schedule, options.max_relative_step or 0.0
+        self._grads = grads
         layout = memory.layout
         self._least = memory.least
         self.decays = [0.0]
@@ -115,12 +116,12 @@ class Proposal(Ground):
             g = _as_it_lies(layout, grads, memory, self.sign)
         self._f = g if unclipped is None else _as_it_lies(layout, unclipped, memory, self.sign)
         self._phi_0, self._gg = self._agreed(self._value(loss), _size(g))
-        self._sum = self._phi_0 + self._gg
+        self._nil = nil(self._phi_0 + self._gg)
 
     @property
-    def is_finite(self) -> Number:
-        """Whether loss and gradient are: a bool, or a tensor of one."""
-        return is_finite(self._sum)
+    def is_finite(self) -> bool:
+        """Whether loss and gradient are; to ask is to wait for an accelerator."""
+        return bool(self._nil == 0.0)
 
     @property
     def is_idle(self) -> bool:
@@ -129,7 +130,7 @@ class Proposal(Ground):
 
     def withhold_unless_finite(self) -> None:
         """Zeros for a gradient that is not finite, without the host looking at it."""
-        lost = is_lost(self._sum)
+        lost = self._nil != 0.0
         for block in self._held.blocks:
             block.masked_fill_(lost.to(block.device), 0.0)
         if self._held.views[0].data_ptr() != self._grads[0].data_ptr():
@@ -137,8 +138,8 @@ class Proposal(Ground):
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
-        f_d, d, theta = self._agreed(self._f @ self._d, _size(self._d), _size(self._theta))
-        ceiling = self._ceiling(d, theta)
+        f_d, *sizes = self._agreed(self._f @ self._d, _size(self._d), _size(self._theta))
+        ceiling = self._ceiling(*sizes)
         noise = self._noise(self._phi_0, error)
         trial = clear_trial(self.first_trial(ceiling), f_d, noise, ceiling)
         return Plan(self._phi_0, self._gg, f_d, ceiling, trial, 0.0, 0.0, noise)
@@ -146,25 +147,32 @@ class Proposal(Ground):
     def plan_without_search(self, loss: Tensor | float | None) -> Plan:
         """The same without the slope; an update that is not finite counts as such a gradient."""
         d, theta = self._agreed(_size(self._d), _size(self._theta))
-        trial = self._ceiling(d, theta, self._share)
-        return Plan(self._phi_0, self._sum + d, 0.0, trial, trial, 0.0, 0.0, 0.0)
+        lost = self._nil * d
+        if self._layout.on_host:
+            trial = self.average_step(self._ceiling(d, theta))
+        else:
+            trial = self._part_of_ceiling(self._share, d, theta, lost)
+        return Plan(self._phi_0, lost, 0.0, trial, trial, 0.0, 0.0, 0.0)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """The line runs along what was noted, and along nothing else."""
         return 0.0, 1.0
 
-    def _ceiling(self, d: Number, theta: Number, share: float = 1.0) -> Number:
-        """share·schedule·ρ·|θ|/|d|, of their sizes; 0 where nothing was moved.
+    def _ceiling(self, d: Number, theta: Number) -> Number:
+        """schedule·ρ·|θ|/|d|, of their sizes; 0 where nothing was moved.
 
         |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
-        if self._layout.on_host:
-            relative = (max(theta, self._least) / d) ** 0.5 if d else 0.0
-        else:
-            ratio = torch.maximum(theta, self._least) / d  # as wide as the least: that of θ
-            relative = ratio.nan_to_num_(nan=math.nan, posinf=0.0)
-        rho = self._options.max_relative_step or 0.0
-        return product(relative, rho, self._schedule, share)
+        if not self._layout.on_host:
+            ceiling = self._part_of_ceiling(1.0, d, theta, self._nil)
+            return ceiling.nan_to_num_(nan=0.0, posinf=0.0)
+        relative = (max(theta, self._least) / d) ** 0.5 if d else 0.0
+        return self._schedule * (self._rho * relative)
+
+    def _part_of_ceiling(self, share: float, d: Tensor, theta: Tensor, lost: Tensor) -> Tensor:
+        """On an accelerator: NaN where it is lost, infinite or NaN where nothing was moved."""
+        factor = share * self._schedule * self._rho
+        return torch.addcdiv(lost, torch.maximum(theta, self._least), d, value=factor)
 
 
 def _size(x: Vector) -> Number:

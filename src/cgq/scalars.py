@@ -57,21 +57,11 @@ def is_finite(number: Number) -> Number:
     return abs(number) < math.inf if isinstance(number, Tensor) else math.isfinite(number)
 
 
-def is_lost(number: Tensor) -> Tensor:
-    """Whether a number on a device is not finite."""
-    # Not `~is_finite`, a kernel more: what is not finite is NaN off itself.
-    return (number - number) != 0.0
+def nil(number: Number) -> Number:
+    """0, or NaN of what is not finite: one kernel, and nil · another is nil of both."""
+    return 0.0 * number
 
 
 def times(factor: float, number: Number) -> Number:
     """Their product; a product with one costs no kernel."""
     return number if factor == 1.0 else factor * number
-
-
-def product(number: Number, *factors: float) -> Number:
-    """The number times each factor in turn, or times all at once where that is a kernel each."""
-    if isinstance(number, Tensor):
-        return times(math.prod(factors), number)
-    for factor in factors:
-        number = factor * number
-    return number

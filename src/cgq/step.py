@@ -21,7 +21,7 @@ from cgq.options import Options
 from cgq.policy import smoothed
 from cgq.progress import Progress
 from cgq.ranks import Ranks
-from cgq.scalars import Number, choose, is_lost, least, scalar_dtype, stacked
+from cgq.scalars import Number, choose, least, scalar_dtype, stacked
 from cgq.search import Search, quadratic_search
 
 
@@ -126,8 +126,9 @@ class Step:
 
     def _drifted_unless_lost(self, plan: Plan) -> Outcome:
         """The same where the host does not look: what is not finite is left out by the device."""
-        lost, before = is_lost(plan.gg), self._before
-        alpha = plan.trial.masked_fill_(lost, 0.0)
+        lost, before = plan.gg != 0.0, self._before
+        # NaN where it is lost, and infinite along no update.
+        alpha = plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
         beta = choose(lost, before.beta, plan.beta)
         reach = choose(lost, before.reach, plan.reach)
         self._memory.remember_unless(lost, beta)
