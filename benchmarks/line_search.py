@@ -145,7 +145,7 @@ def main() -> None:
     notes, console = Console(stderr=True), Console(width=110)
     turns, steps = (8, 50) if on_gpu else (100, 1)
     table = Table(
-        "network", "passes", "AdamW, ms", f"LineSearch(AdamW) + average, ≤ {GOAL}",
+        "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}",
         "step not searched", "step searched", "average", "searched",
     )  # fmt: skip
     for network in ("gpt1m", "gpt10m") if on_gpu else ("gpt1m",):

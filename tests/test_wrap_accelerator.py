@@ -227,3 +227,83 @@ def test_the_same_steps_in_joined_memory(
         joined.optimizer.step(closure)
         torch.testing.assert_close(joined.vector(), apart.vector(), rtol=1e-9, atol=1e-11)
     assert int(joined.group["skipped"]) == 1
+
+
+def test_a_loss_is_the_callers_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    recent = []
+    for way in ("host", "accelerator"):
+        if way == "accelerator":
+            as_accelerator(monkeypatch)
+        weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1), search_prob=0.5)
+        is_well(optimizer)
+        for _ in range(8):
+            optimizer.step(lambda weight=weight: weight.square().sum()).mul_(100.0)
+        recent.append(optimizer.state_dict()["param_groups"][0]["recent_loss"])
+    assert recent[0] < 3.0
+    assert recent[1] == pytest.approx(recent[0])
+
+
+def test_a_number_beyond_the_weights_range_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1), search_prob=0.0)
+
+    def closure(backward: bool) -> float:
+        if backward:
+            weight.square().sum().backward()
+        return 1e39
+
+    optimizer.step(closure)
+    assert not optimizer.state_dict()["param_groups"][0]["skipped"]
+    assert (weight < 1.0).all()
+
+
+def test_an_empty_parameter_hides_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    empty, weight = torch.nn.Parameter(torch.zeros(0)), torch.nn.Parameter(torch.ones(4))
+    base = torch.optim.Adam([empty, weight], lr=0.1)
+    optimizer = LineSearch(base, search_prob=0.0)
+    for factor in (1.0, math.nan, 1.0):
+        optimizer.step(lambda factor=factor: factor * (weight.square().sum() + empty.sum()))
+    assert base.state[weight]["exp_avg"].isfinite().all()
+    assert optimizer.state_dict()["param_groups"][0]["skipped"] == 1
+
+
+def test_a_probe_that_gives_parameters_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Climber(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for param in self.param_groups[0]["params"]:
+                param.add_(param.grad, alpha=0.1)
+
+    as_accelerator(monkeypatch)
+    params = [torch.nn.Parameter(torch.ones(4)) for _ in range(2)]
+    join(params)
+    optimizer = LineSearch(Climber(params, lr=0.1), max_relative_step=0.005, search_prob=1.0)
+    optimizer.param_groups[0]["average"] = 0.5
+
+    def closure(backward: bool) -> torch.Tensor:
+        loss = torch.stack([param.square().sum() for param in params]).sum()
+        if backward:
+            loss.backward()
+        else:
+            for param in params:
+                param.data = param.data.clone()
+        return loss.detach()
+
+    optimizer.step(closure)
+    # Nothing to search along a climb: half of the ceiling, from where the step began.
+    torch.testing.assert_close(torch.stack(list(params)), torch.full((2, 4), 1.0025))
+
+
+def test_a_new_group_loses_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_accelerator(monkeypatch)
+    weight, other = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1), search_prob=0.001)
+    is_well(optimizer)
+    for _ in range(4):
+        optimizer.step(lambda: weight.square().sum())
+    optimizer.add_param_group({"params": [other]})
+    optimizer.step(lambda: weight.square().sum() + other.square().sum())
+    assert optimizer.state_dict()["param_groups"][0]["losses"] == 5

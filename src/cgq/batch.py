@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cgq.foresight import Plan
 from cgq.geometry import Geometry, Shape, measured_geometry
-from cgq.ground import Ground, Snapshot
+from cgq.ground import Drift, Ground, Snapshot
 from cgq.memory import Memory
 from cgq.momentum import momentum_of
 from cgq.options import Options
@@ -69,16 +69,15 @@ class Batch(Ground):
         trial = clear_trial(self.first_trial(ceiling), slope, noise, ceiling)
         return Plan(phi_0, gg, slope, ceiling, trial, beta, reach, noise)
 
-    def plan_without_search(self, loss: Tensor | float | None) -> Plan:
-        """The same without the slope; the trial is the average step."""
+    def drift(self, loss: Tensor | float | None) -> Drift:
+        """What a step without a search comes to: the average step."""
         phi_0, gg, beta, reached, *products = self._agreed(
             self._value(loss), *self._always(), *self._geometry(with_slope=False)
         )
         beta, reach = self._within_range(gg, beta, reached)
         ceiling = self._ceiling(Geometry(*products), beta, reach)
-        lost = nil(phi_0 + gg)
-        trial = self.average_step(ceiling) + lost
-        return Plan(phi_0, lost, 0.0, ceiling, trial, beta, reach, 0.0)
+        zero = nil(phi_0) * gg
+        return Drift(phi_0, zero, self.average_step(ceiling) + zero, beta, reach)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""

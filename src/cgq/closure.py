@@ -220,9 +220,9 @@ def _detached(loss: Tensor | float | None) -> Tensor | float | None:
 
 
 def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
-    """The loss as a wide number: a float, or a 0-dim tensor if it lives on an accelerator."""
+    """The loss as a wide number of our own: a float, or a 0-dim tensor on an accelerator."""
     if not isinstance(loss, Tensor):
         return float(loss)
     if is_host(loss.device):
         return loss.item()
-    return loss.detach().reshape(()).to(device, scalar_dtype(device))
+    return loss.detach().reshape(()).to(device, scalar_dtype(device), copy=True)

@@ -19,7 +19,7 @@ class Plan(NamedTuple):
     """What a search starts from. Floats on the host, 0-dim tensors on a device."""
 
     phi_0: Number
-    gg: Number  # |g|², or what else is finite only if g is
+    size: Number  # |g| or |g|²: what counts is whether it is finite
     slope: Number
     ceiling: Number
     trial: Number

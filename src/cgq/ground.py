@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -48,6 +49,16 @@ class Snapshot:
         return self.buffer.parts
 
 
+class Drift(NamedTuple):
+    """A step without a search. Floats on the host, 0-dim tensors on a device."""
+
+    phi_0: Number
+    nil: Number  # 0, or NaN where not all is finite that the step is made of
+    alpha: Number  # on a device NaN where `nil` is, and perhaps infinite along no update
+    beta: Number
+    reach: Number
+
+
 class Ground(ABC):
     """What a step is decided from. No number is read that the host would have to wait for."""
 
@@ -67,12 +78,8 @@ class Ground(ABC):
         """What a search starts from, of a loss whose relative error is seen to be `error`."""
 
     @abstractmethod
-    def plan_without_search(self, loss: Tensor | float | None) -> Plan:
-        """The same without the slope, which is 0.0 here; the trial is the average step.
-
-        `gg` is 0.0 too, or NaN where not all is finite that a step is made of; then, on an
-        accelerator, so is the trial.
-        """
+    def drift(self, loss: Tensor | float | None) -> Drift:
+        """What a step without a search comes to: the average step."""
 
     @abstractmethod
     def mixture(self, beta: Number) -> tuple[Number, Number]:

@@ -19,8 +19,7 @@ class Joined:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._places: list[object] = []
-        self.found: Buffer | None = None
-        """What `of` has found last."""
+        self._found: Buffer | None = None
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
@@ -28,8 +27,8 @@ class Joined:
             return None
         places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
         if places != self._places:
-            self._places, self.found = places, self._buffer(tensors)
-        return self.found
+            self._places, self._found = places, self._buffer(tensors)
+        return self._found
 
     def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:
         views = self._layout.views_of

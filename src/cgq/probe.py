@@ -113,7 +113,9 @@ class _Buffers:
         """Restore the values where `lost` is true, without the host looking at it."""
         alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
         for module, saved in self._saved.items():
-            for name, tensor in _buffers(module).items() if saved else ():
+            if not saved:
+                continue
+            for name, tensor in _buffers(module).items():
                 old = saved[name].value if name in saved else None
                 if old is not None and old.shape == tensor.shape:
                     alike.setdefault((tensor.device, tensor.dtype), []).append((tensor, old))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cgq.flat import Buffer, Layout
 from cgq.foresight import Plan
-from cgq.ground import Ground, Snapshot
+from cgq.ground import Drift, Ground, Snapshot
 from cgq.memory import Residual, Vectors
 from cgq.options import Options
 from cgq.policy import clear_trial
@@ -28,9 +28,9 @@ class Displacement(Vectors):
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.start = self.scratch
-        least = SMALL**2 * sum(param.numel() for param in layout.params)
-        self.least: Number = least if layout.on_host else as_tensor(math.sqrt(least), layout.device)
-        """Below this |θ|² is as good as none; on an accelerator, |θ|."""
+        least = SMALL * math.sqrt(sum(param.numel() for param in layout.params))
+        self.least: Number = least if layout.on_host else as_tensor(least, layout.device)
+        """Below this |θ| is as good as none."""
 
     def serves(self, params: Sequence[Tensor]) -> bool:
         """Whether it has a place for exactly these parameters."""
@@ -39,7 +39,7 @@ class Displacement(Vectors):
 
     def begin(self) -> None:
         """Keep θ: someone is about to move it."""
-        joined = super().joined()
+        joined = self.joined()
         if joined is None:
             torch._foreach_copy_(self.scratch.views, self.layout.values())
         else:
@@ -47,7 +47,7 @@ class Displacement(Vectors):
 
     def end(self) -> None:
         """Note how far it was moved."""
-        joined = super().joined()
+        joined = self.joined()
         if joined is None:
             torch._foreach_copy_(self.direction.views, self.layout.values())
         moved = self.direction if joined is None else joined
@@ -55,10 +55,6 @@ class Displacement(Vectors):
             self.direction.blocks, moved.blocks, self.scratch.blocks, strict=True
         ):
             torch.sub(after, before, out=d)
-
-    def joined(self) -> Buffer | None:
-        """As `end` has seen it: since then nobody gave the parameters other memory."""
-        return self.joined_params.found
 
     def undo(self) -> None:
         """Put θ back."""
@@ -115,8 +111,8 @@ class Proposal(Ground):
         else:
             g = _as_it_lies(layout, grads, memory, self.sign)
         self._f = g if unclipped is None else _as_it_lies(layout, unclipped, memory, self.sign)
-        self._phi_0, self._gg = self._agreed(self._value(loss), _size(g))
-        self._nil = nil(self._phi_0 + self._gg)
+        self._phi_0, self._size = self._agreed(self._value(loss), g.length())
+        self._nil = nil(self._phi_0) * self._size
 
     @property
     def is_finite(self) -> bool:
@@ -126,58 +122,52 @@ class Proposal(Ground):
     @property
     def is_idle(self) -> bool:
         """Whether no gradient asks for a move; to ask is to wait for an accelerator."""
-        return bool(self._gg == 0.0)
+        return bool(self._size == 0.0)
 
     def withhold_unless_finite(self) -> None:
         """Zeros for a gradient that is not finite, without the host looking at it."""
         lost = self._nil != 0.0
         for block in self._held.blocks:
             block.masked_fill_(lost.to(block.device), 0.0)
-        if self._held.views[0].data_ptr() != self._grads[0].data_ptr():
+        if self._held.views[0] is not self._grads[0]:
             torch._foreach_copy_(self._grads, self._held.views)
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
-        f_d, *sizes = self._agreed(self._f @ self._d, _size(self._d), _size(self._theta))
-        ceiling = self._ceiling(*sizes)
+        f_d, *lengths = self._agreed(self._f @ self._d, self._d.length(), self._theta.length())
+        ceiling = self._ceiling(*lengths)
         noise = self._noise(self._phi_0, error)
         trial = clear_trial(self.first_trial(ceiling), f_d, noise, ceiling)
-        return Plan(self._phi_0, self._gg, f_d, ceiling, trial, 0.0, 0.0, noise)
+        return Plan(self._phi_0, self._size, f_d, ceiling, trial, 0.0, 0.0, noise)
 
-    def plan_without_search(self, loss: Tensor | float | None) -> Plan:
-        """The same without the slope; an update that is not finite counts as such a gradient."""
-        d, theta = self._agreed(_size(self._d), _size(self._theta))
-        lost = self._nil * d
+    def drift(self, loss: Tensor | float | None) -> Drift:
+        """The average step; an update that is not finite counts as such a gradient."""
+        d, theta = self._agreed(self._d.length(), self._theta.length())
+        zero = self._nil * d
         if self._layout.on_host:
-            trial = self.average_step(self._ceiling(d, theta))
+            alpha = self.average_step(self._ceiling(d, theta))
         else:
-            trial = self._part_of_ceiling(self._share, d, theta, lost)
-        return Plan(self._phi_0, lost, 0.0, trial, trial, 0.0, 0.0, 0.0)
+            alpha = self._part_of_ceiling(self._share, d, theta, zero)
+        return Drift(self._phi_0, zero, alpha, 0.0, 0.0)
 
     def mixture(self, beta: Number) -> tuple[Number, Number]:
         """The line runs along what was noted, and along nothing else."""
         return 0.0, 1.0
 
     def _ceiling(self, d: Number, theta: Number) -> Number:
-        """schedule·ρ·|θ|/|d|, of their sizes; 0 where nothing was moved.
+        """schedule·ρ·|θ|/|d|; 0 where nothing was moved.
 
         |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
         if not self._layout.on_host:
             ceiling = self._part_of_ceiling(1.0, d, theta, self._nil)
             return ceiling.nan_to_num_(nan=0.0, posinf=0.0)
-        relative = (max(theta, self._least) / d) ** 0.5 if d else 0.0
-        return self._schedule * (self._rho * relative)
+        return self._schedule * self._rho * max(theta, self._least) / d if d else 0.0
 
-    def _part_of_ceiling(self, share: float, d: Tensor, theta: Tensor, lost: Tensor) -> Tensor:
-        """On an accelerator: NaN where it is lost, infinite or NaN where nothing was moved."""
+    def _part_of_ceiling(self, share: float, d: Tensor, theta: Tensor, zero: Tensor) -> Tensor:
+        """On an accelerator: NaN where `zero` is, infinite or NaN where nothing was moved."""
         factor = share * self._schedule * self._rho
-        return torch.addcdiv(lost, torch.maximum(theta, self._least), d, value=factor)
-
-
-def _size(x: Vector) -> Number:
-    """|x|² on the host; elsewhere |x|, for fewer kernels."""
-    return x @ x if x.layout.on_host else x.length()
+        return torch.addcdiv(zero, torch.maximum(theta, self._least), d, value=factor)
 
 
 def _held(grads: list[Tensor], memory: Displacement, searched: bool) -> Buffer:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cgq.foresight import TWO_POINT_FIRST, Plan, foreseen
 from cgq.geometry import Shape
-from cgq.ground import Ground
+from cgq.ground import Drift, Ground
 from cgq.line import FlatLine, Line, drift
 from cgq.memory import Vectors
 from cgq.objective import Objective
@@ -102,35 +102,35 @@ class Step:
 
     def unsearched(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
-        plan = self._batch.plan_without_search(loss)
+        found = self._batch.drift(loss)
         if not self._memory.layout.on_host:
-            outcome = self._drifted_unless_lost(plan)
-        elif math.isfinite(plan.gg):
-            outcome = self._drifted(plan)
+            outcome = self._drifted_unless_lost(found)
+        elif found.nil == 0.0:
+            outcome = self._drifted(found)
         else:
             outcome = Outcome(self._before, skipped=True)
-        return outcome._replace(loss=None if loss is None else plan.phi_0)
+        return outcome._replace(loss=None if loss is None else found.phi_0)
 
     def _without_line(self, plan: Plan) -> Outcome:
         if not _is_finite(plan):
             return Outcome(self._before, skipped=True)
-        plan = plan._replace(trial=self._batch.average_step(plan.ceiling))
-        return self._drifted(plan)._replace(loss=plan.phi_0)
+        alpha = self._batch.average_step(plan.ceiling)
+        outcome = self._drifted(Drift(plan.phi_0, 0.0, alpha, plan.beta, plan.reach))
+        return outcome._replace(loss=plan.phi_0)
 
-    def _drifted(self, plan: Plan) -> Outcome:
-        self._memory.remember(self._batch.residual, plan.beta)
-        self._drift(plan.trial, plan.beta)
+    def _drifted(self, found: Drift) -> Outcome:
+        self._memory.remember(self._batch.residual, found.beta)
+        self._drift(found.alpha, found.beta)
         return Outcome(
-            self._before._replace(step_size=plan.trial, beta=plan.beta, reach=plan.reach)
+            self._before._replace(step_size=found.alpha, beta=found.beta, reach=found.reach)
         )
 
-    def _drifted_unless_lost(self, plan: Plan) -> Outcome:
+    def _drifted_unless_lost(self, found: Drift) -> Outcome:
         """The same where the host does not look: what is not finite is left out by the device."""
-        lost, before = plan.gg != 0.0, self._before
-        # NaN where it is lost, and infinite along no update.
-        alpha = plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
-        beta = choose(lost, before.beta, plan.beta)
-        reach = choose(lost, before.reach, plan.reach)
+        lost, before = found.nil != 0.0, self._before
+        alpha = found.alpha.nan_to_num_(nan=0.0, posinf=0.0)
+        beta = choose(lost, before.beta, found.beta)
+        reach = choose(lost, before.reach, found.reach)
         self._memory.remember_unless(lost, beta)
         self._drift(alpha, beta)
         return Outcome(before._replace(step_size=alpha, beta=beta, reach=reach), skipped=lost)
@@ -205,7 +205,7 @@ class Step:
 
 
 def _is_finite(plan: Plan) -> bool:
-    return all(map(math.isfinite, (plan.phi_0, plan.gg, plan.slope)))
+    return all(map(math.isfinite, (plan.phi_0, plan.size, plan.slope)))
 
 
 def _leads_down(plan: Plan) -> bool:

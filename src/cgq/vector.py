@@ -48,9 +48,10 @@ class Vector:
         return times(self.scale * other.scale, self.layout.whole(total))
 
     def length(self) -> Number:
-        """The root of the product with itself; on an accelerator it costs less than the product.
+        """The root of the product with itself.
 
-        It is exact to the vector's own dtype, and of that where one kernel gives all of it.
+        On an accelerator it costs less than the product, and is of the vector's own dtype, or of
+        float32 if that is wider, where one kernel gives all of it.
         """
         is_one = len(self.layout.runs) == 1 and self.layout.whole is as_it_is
         if self.layout.on_host or not is_one:
@@ -62,14 +63,16 @@ class Vector:
         """The products of each run, without the scales: floats, or tensors on one device."""
         dots = self._dots.get(id(other))
         if dots is None:
-            device, pairs = self.layout.device, zip(self.parts(), other.parts(), strict=True)
-            if self.layout.on_host:
-                dots = [_dot_on_host(a, b) for a, b in pairs]
-            elif other is self:  # whose norm the host launches faster than a product
-                lengths = map(_length, self.parts())
-                dots = [x.to(device, scalar_dtype(device)).square() for x in lengths]
+            device, dtype = self.layout.device, scalar_dtype(self.layout.device)
+            if other is self and not self.layout.on_host:
+                # The host launches a norm faster than a product.
+                dots = [_length(a).to(device, dtype).square() for a in self.parts()]
             else:
-                dots = [_dot(a, b).to(device, scalar_dtype(device)) for a, b in pairs]
+                pairs = zip(self.parts(), other.parts(), strict=True)
+                if self.layout.on_host:
+                    dots = [_dot_on_host(a, b) for a, b in pairs]
+                else:
+                    dots = [_dot(a, b).to(device, dtype) for a, b in pairs]
             self._dots[id(other)] = other._dots[id(self)] = dots
         return dots
 

@@ -149,6 +149,7 @@ class LineSearch(Searching):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
         if not any(param_group is group for group in self.param_groups):
+            self._lookout.read_losses(self.param_groups)
             self.base.add_param_group(param_group)
             self.__setstate__({})
 
