@@ -52,6 +52,13 @@ def marks(axis, mark):
     ]
 
 
+def test_equal_losses_are_not_said_to_be_exactly_equal(tmp_path, drawn):
+    for lr, ours in ((0.1, 1.5), (1e-6, 1.50001), (0.001, 1.49999)):
+        searched(tmp_path, lr, 1.7, ours)
+    (axis,) = drawn().axes
+    assert axis.get_title(loc="right") == "LineSearch: at most 0.01 % from its median, 1.500"
+
+
 def test_lines_of_a_base_by_rising_rate(tmp_path, drawn):
     for lr, loss, ours in ((0.1, 3.0, 1.5), (1e-6, 4.5, 1.52), (0.001, 2.0, 1.48)):
         alone(tmp_path, lr, loss, loss - 0.1)
@@ -60,9 +67,9 @@ def test_lines_of_a_base_by_rising_rate(tmp_path, drawn):
     (axis,) = figure.axes
     assert axis.get_xscale() == "log"
     assert heights(axis) == [[4.4, 1.9, 2.9], [4.5, 2.0, 3.0], [1.52, 1.48, 1.5]]
-    # The median is 1.5; 1.52 and 1.48 are 0.02 / 1.5 = 1.33 % from it.
+    # The median is 1.5; 1.52 and 1.48 are 0.02 / 1.5 = 1.333… % from it, rounded up.
     words = axis.get_title(loc="right")
-    assert words == "LineSearch: at most 1.33 % from its median, 1.500"
+    assert words == "LineSearch: at most 1.34 % from its median, 1.500"
     assert axis.get_title(loc="left") == "AdamW"
     assert legend_of(figure) == [
         "LineSearch, averaged",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -114,7 +115,9 @@ def steadiness(searched: Rates, metric: str) -> str:
         return ""
     median = statistics.median(means)
     off = max(abs(mean - median) for mean in means) / median
-    words = f"LineSearch: at most {100 * off:.2f} % from its median, {shown_loss(median)}"
+    # Rounded up: "at most 0.00 %" would be more than is known.
+    hundredths = max(1, math.ceil(1e4 * off))
+    words = f"LineSearch: at most {hundredths / 100:.2f} % from its median, {shown_loss(median)}"
     lost = any(entry.diverged for entry in searched.values())
     return f"{words}, × left out" if lost else words
 
