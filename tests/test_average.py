@@ -126,14 +126,19 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_the_quick_average_is_torchs_own_to_the_bit() -> None:
-    model = Network()
+def assert_is_torchs_own(model: nn.Module, given: Any, steps: int) -> None:
+    """To the bit, where the averages are `given` the model or what wraps it."""
     slow = AveragedModel(model, multi_avg_fn=anytime_average())
     quick = AnytimeAverage(model)
-    for _ in moved(model, 20):
-        slow.update_parameters(model)
-        quick.update_parameters(model)
+    for _ in moved(model, steps):
+        slow.update_parameters(given)
+        quick.update_parameters(given)
         assert same(quick, slow)
+
+
+def test_the_quick_average_is_torchs_own_to_the_bit() -> None:
+    model = Network()
+    assert_is_torchs_own(model, model, 20)
 
 
 def test_the_quick_average_goes_on_from_a_checkpoint_or_a_copy() -> None:
@@ -181,12 +186,7 @@ def test_the_quick_average_takes_the_model_and_what_wraps_it(wrap: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is on its way out
         wrapped = wrap(model)
-    slow = AveragedModel(model, multi_avg_fn=anytime_average())
-    quick = AnytimeAverage(model)
-    for _ in moved(model, 3):
-        slow.update_parameters(wrapped)
-        quick.update_parameters(wrapped)
-        assert same(quick, slow)
+    assert_is_torchs_own(model, wrapped, 3)
 
 
 def test_the_quick_average_forgets_what_it_began_with() -> None:

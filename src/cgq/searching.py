@@ -58,7 +58,6 @@ class Searching(Optimizer):
         self._ranks = Ranks(process_group)
         self._memory = None
         self._lookout = Lookout()
-        self._lowered: tuple[Options, Options] | None = None
 
     @property
     def model(self) -> nn.Module | None:
@@ -125,17 +124,7 @@ class Searching(Optimizer):
         # Weights of few digits, as in bf16, do not see a step that is shorter than those.
         visible = min(rho, rounding(self._memory.layout.dtypes))
         earned = max(Watch.of(self.param_groups[0]).ceiling(rho), visible)
-        return self.options if earned == rho else self._options_under(earned)
-
-    def _options_under(self, rho: float) -> Options:
-        """Those of a lower ceiling: made, and checked, only when it has moved."""
-        if self._lowered is not None:
-            full, lowered = self._lowered
-            if full is self.options and lowered.max_relative_step == rho:
-                return lowered
-        lowered = replace(self.options, max_relative_step=rho)
-        self._lowered = self.options, lowered
-        return lowered
+        return self.options if earned == rho else replace(self.options, max_relative_step=earned)
 
     @property
     def _numbers(self) -> dict[str, float | int]:

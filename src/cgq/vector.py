@@ -64,17 +64,17 @@ class Vector:
         dots = self._dots.get(id(other))
         if dots is None:
             device, dtype = self.layout.device, scalar_dtype(self.layout.device)
-            if other is self and not self.layout.on_host:
-                # The host launches a norm faster than a product.
+            if self.layout.on_host:
+                dots = [_dot_on_host(a, b) for a, b in self._beside(other)]
+            elif other is self:  # whose norm the host launches faster than a product
                 dots = [_length(a).to(device, dtype).square() for a in self.parts()]
             else:
-                pairs = zip(self.parts(), other.parts(), strict=True)
-                if self.layout.on_host:
-                    dots = [_dot_on_host(a, b) for a, b in pairs]
-                else:
-                    dots = [_dot(a, b).to(device, dtype) for a, b in pairs]
+                dots = [_dot(a, b).to(device, dtype) for a, b in self._beside(other)]
             self._dots[id(other)] = other._dots[id(self)] = dots
         return dots
+
+    def _beside(self, other: Vector) -> Iterable[tuple[Tensor, Tensor]]:
+        return zip(self.parts(), other.parts(), strict=True)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
