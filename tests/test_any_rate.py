@@ -59,6 +59,16 @@ def test_equal_losses_are_not_said_to_be_exactly_equal(tmp_path, drawn):
     assert axis.get_title(loc="right") == "LineSearch: at most 0.01 % from its median, 1.500"
 
 
+def test_a_loss_out_of_sight_makes_no_room_below(tmp_path, drawn):
+    for lr, loss in ((1e-6, 4.5), (0.001, 1.25), (1.0, 208.0)):
+        alone(tmp_path, lr, loss)
+        searched(tmp_path, lr, 1.2, 1.15)
+    (axis,) = drawn().axes
+    bottom, top = axis.get_ylim()
+    assert bottom == pytest.approx(1.15 - 0.05 * (top - 1.15))
+    assert top < 6.0
+
+
 def test_lines_of_a_base_by_rising_rate(tmp_path, drawn):
     for lr, loss, ours in ((0.1, 3.0, 1.5), (1e-6, 4.5, 1.52), (0.001, 2.0, 1.48)):
         alone(tmp_path, lr, loss, loss - 0.1)

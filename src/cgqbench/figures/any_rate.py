@@ -34,6 +34,8 @@ SEARCH = "search"
 FINAL, AVERAGED = "test_loss", "average_test_loss"
 ROOM = 1.15
 """How far the axis reaches, in losses of guessing; what is higher is marked at the edge."""
+MARGIN = 0.05
+"""What is left free below the lowest point, in parts of the axis."""
 
 Stroke = dict[str, Any]
 Rates = dict[float, Entry]
@@ -88,7 +90,9 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
             # The ticks stay: other panels share them.
             axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=QUIET)
     if chance is not None:
-        axes[0].set_ylim(top=ROOM * chance)
+        # The lower end too: left to itself it makes room in proportion to what is out of sight.
+        top, lowest = ROOM * chance, min(axis.dataLim.ymin for axis in axes[: len(bases)])
+        axes[0].set_ylim(lowest - MARGIN * (top - lowest), top)
     high = []
     for axis, base in zip(axes, bases.values(), strict=False):
         high += _edge(axis, base.alone, FINAL, STYLES["sgd"].colour, 0.97)
