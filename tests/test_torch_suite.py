@@ -129,7 +129,7 @@ def error_inputs(device: Any, dtype: Any) -> list[ErrorOptimizerInput]:
             OptimizerInput(params=[sparse], kwargs={}, desc="sparse gradient"),
             error_on=OptimizerErrorEnum.STEP_ERROR,
             error_type=RuntimeError,
-            error_regex="CGQ does not support sparse gradients",
+            error_regex="A line search does not support sparse gradients",
         ),
     ]
 

@@ -125,12 +125,57 @@ def test_full_steps_must_be_positive(full_steps: float) -> None:
         LineSearch(torch.optim.SGD(Task().model.parameters()), full_steps=full_steps)
 
 
+@pytest.mark.parametrize("rho", [None, 0.0, -0.005, math.nan, math.inf])
+def test_a_relative_step_must_be_a_length(rho: Any) -> None:
+    with pytest.raises(ValueError, match=r"Invalid max_relative_step.*positive number such as"):
+        LineSearch(torch.optim.SGD(Task().model.parameters()), max_relative_step=rho)
+
+
 def test_a_base_may_be_given_a_group_behind_the_search_s_back() -> None:
     task, more = Task(), nn.Parameter(torch.ones(2))
     optimizer = LineSearch(torch.optim.AdamW(task.model.parameters()))
     optimizer.base.add_param_group({"params": [more]})
     optimizer.step(lambda: task.loss() + more.square().sum())
     assert optimizer.param_groups[1]["steps"] == 1
+
+
+def test_such_a_group_may_be_saved_before_any_step() -> None:
+    task, more = Task(), nn.Parameter(torch.ones(2))
+    optimizer = LineSearch(torch.optim.AdamW(task.model.parameters()))
+    optimizer.base.add_param_group({"params": [more]})
+    assert optimizer.state_dict()["param_groups"][1]["steps"] == 0
+
+
+def test_a_base_may_load_a_bare_checkpoint_behind_the_search_s_back() -> None:
+    task = Task()
+    bare = torch.optim.AdamW(task.model.parameters()).state_dict()
+    optimizer = LineSearch(torch.optim.AdamW(task.model.parameters()))
+    optimizer.base.load_state_dict(bare)
+    assert optimizer.state_dict()["param_groups"][0]["steps"] == 0
+    optimizer.base.load_state_dict(bare)
+    optimizer.step(task.loss)
+    assert optimizer.param_groups[0]["steps"] == 1
+
+
+def test_the_modes_of_a_base_are_those_of_the_search() -> None:
+    schedulefree = pytest.importorskip("schedulefree")
+    task = Task()
+    optimizer = LineSearch(schedulefree.AdamWScheduleFree(task.model.parameters()))
+    optimizer.train()
+    for _ in range(5):
+        optimizer.step(task.loss)
+    trained = [parameter.detach().clone() for parameter in task.model.parameters()]
+    optimizer.eval()
+    assert not torch.equal(trained[0], next(task.model.parameters()))
+    optimizer.train()
+    torch.testing.assert_close(trained, [p.detach() for p in task.model.parameters()])
+
+
+def test_a_base_without_modes_gives_none() -> None:
+    optimizer = LineSearch(torch.optim.SGD(Task().model.parameters()))
+    assert not hasattr(optimizer, "eval")
+    with pytest.raises(AttributeError, match="'LineSearch' object has no attribute 'trian'"):
+        optimizer.trian()
 
 
 def test_huge_losses_leave_the_watch_as_it_was() -> None:

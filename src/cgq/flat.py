@@ -30,8 +30,8 @@ def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor
             if grad is not None:
                 if grad.layout is not torch.strided:
                     raise RuntimeError(
-                        "CGQ does not support sparse gradients: inner products need them dense. "
-                        "Use sparse=False in the embedding, or give it another optimizer."
+                        "A line search does not support sparse gradients: inner products need them "
+                        "dense. Use sparse=False in the embedding, or give it another optimizer."
                     )
                 numbers.append(number)
                 params.append(param)

@@ -25,7 +25,19 @@ STUCK = (
     "The loss is still about where it began, after a thousand steps or more: the mean of the last "
     "hundred is not 1 % below that of the first twenty. If the network answers alike whatever it "
     "is given, its units may have died in steps too long for it: begin again with a third of "
-    "max_relative_step. Otherwise look at data, targets and initial weights."
+    "max_relative_step. Otherwise look at data, targets and initial weights. A network that was "
+    "trained before may have nothing left to learn."
+)
+UNWATCHED = (
+    "No step has seen a loss so far, so none was searched, all of max_relative_step was used from "
+    "the first one on, and nobody would see this run die. Give step() a closure that returns the "
+    "loss: optimizer.step(lambda: loss_function(model(inputs), targets))."
+)
+LOST = (
+    "Twenty steps in a row were left out, because the loss, its gradient or the step made of it "
+    "was not finite. The weights stay where they are. Look at the batches and at the range of "
+    "half-precision numbers; an optimizer inside LineSearch may also have lost itself: "
+    "D-Adaptation's do, because the moves they learn from are no longer theirs."
 )
 
 

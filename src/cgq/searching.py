@@ -17,7 +17,7 @@ from cgq.caller import Caller
 from cgq.closure import Closure
 from cgq.lookout import Lookout
 from cgq.memory import Vectors
-from cgq.notices import CLASSIC, STUCK
+from cgq.notices import CLASSIC, LOST, STUCK, UNWATCHED
 from cgq.objective import Objective
 from cgq.options import Options
 from cgq.policy import coin
@@ -27,6 +27,9 @@ from cgq.ranks import Ranks
 from cgq.search import Search
 from cgq.step import Outcome, Step
 from cgq.watch import Watch
+
+LONG = 100  # steps after which somebody should have shown a loss
+MANY = 20  # steps lost in a row: more than a scaler of gradients needs to find its scale
 
 
 class Searching(Optimizer):
@@ -58,6 +61,7 @@ class Searching(Optimizer):
         self._ranks = Ranks(process_group)
         self._memory = None
         self._lookout = Lookout()
+        self._lost_in_a_row = 0
 
     @property
     def model(self) -> nn.Module | None:
@@ -98,13 +102,16 @@ class Searching(Optimizer):
         gradients at hand and the average step are used.
         """
         self.last_search = None
+        loss = None
         if closure is None:
             self._take_step(None, None)
             self._caller.gradients_are_done_with(self._params())
-            return None
-        with self._caller.first_pass(closure, self._params()) as (objective, loss):
-            self._ranks.refuse_join(self._caller.modules)
-            self._take_step(objective, loss)
+        else:
+            with self._caller.first_pass(closure, self._params()) as (objective, loss):
+                self._ranks.refuse_join(self._caller.modules)
+                self._take_step(objective, loss)
+        if loss is None and self._is_unwatched:
+            self._caller.notices.give(UNWATCHED)
         return loss
 
     @abstractmethod
@@ -115,6 +122,12 @@ class Searching(Optimizer):
     def _is_watched(self) -> bool:
         """Whether the loss and the share may ask for more searches than the coin."""
         return self.options.max_relative_step is not None and 0.0 < self.options.search_prob < 1.0
+
+    @property
+    def _is_unwatched(self) -> bool:
+        """Whether the run should be watched and has shown no loss for long."""
+        first = self.param_groups[0]
+        return self._is_watched and first["steps"] >= LONG and not Watch.of(first).losses
 
     def _options_with(self, loss: Tensor | float | None) -> Options:
         """Those of this step: of a relative ceiling, as much as the run has earned."""
@@ -160,10 +173,20 @@ class Searching(Optimizer):
             count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 self._write(outcome, group, ratio)
+        self._count_lost(outcome)
         if self._is_watched:
             self._lookout.see(outcome, self.param_groups)
             if outcome.due and Watch.of(self.param_groups[0]).is_stuck:
                 self._caller.notices.give(STUCK)
+
+    def _count_lost(self, outcome: Outcome) -> None:
+        """Say it when no step is finite any more, as far as the host looks."""
+        if isinstance(outcome.skipped, Tensor):
+            return
+        lost = outcome.skipped and outcome.search is None  # a search may find nothing to gain
+        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
+        if self._lost_in_a_row == MANY:
+            self._caller.notices.give(LOST)
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
         outcome.progress.write(group, ratio)

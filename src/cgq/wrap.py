@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq import wrappable
+from cgq.around import Around
 from cgq.flat import Layout, with_gradients
 from cgq.geometry import Shape
 from cgq.kept import Kept
@@ -16,17 +17,16 @@ from cgq.objective import Objective
 from cgq.options import Options
 from cgq.parabola import Fit, two_point
 from cgq.policy import Lift
-from cgq.progress import DEFAULTS, Progress, read
+from cgq.progress import DEFAULTS, Progress
 from cgq.proposal import Displacement, Proposal
-from cgq.rates import at_lifted_rates, fading, note_full_rates, rates, schedule
-from cgq.searching import Searching
+from cgq.rates import at_lifted_rates, fading, rates, schedule
 from cgq.shards import whole_of
 from cgq.step import Outcome, Step
 
 WHOLE_LINE = [Shape(ratio=1.0, coupled=0.0, decoupled=0.0)]
 
 
-class LineSearch(Searching):
+class LineSearch(Around):
     r"""Any optimizer without its learning rate: its direction, a measured length.
 
     .. math::
@@ -80,6 +80,8 @@ class LineSearch(Searching):
         **Lift()._asdict(),
     }
 
+    KEPT = (*Around.KEPT, "full_steps")
+
     _memory: Displacement | None
 
     def __init__(
@@ -97,10 +99,8 @@ class LineSearch(Searching):
         process_group: ProcessGroup | None = None,
     ) -> None:
         wrappable.check(base)
-        if not full_steps > 0:
-            raise ValueError(f"Invalid full_steps value: {full_steps}. Use a number such as 1000.")
+        wrappable.check_length(max_relative_step, full_steps)
         self.full_steps = full_steps
-        self.base = base
         self.options = Options(
             max_relative_step=max_relative_step,
             momentum=0.0,
@@ -115,68 +115,18 @@ class LineSearch(Searching):
             seed=seed,
             maximize=False,
         )
-        defaults = dict(getattr(base, "defaults", {}))
-        super().__init__(base.param_groups, defaults, model, process_group)
-        self.__setstate__({})
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the base."""
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Torch's constructor begins with none, but these are the base's."""
-
-    @property
-    def state(self) -> Any:
-        """That of the base."""
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        """As with the groups."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = super().__getstate__()
-        kept |= {"base": self.base, "full_steps": self.full_steps}
-        return {name: kept[name] for name in ("base", "defaults", "options", "full_steps")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        note_full_rates(self.param_groups)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base."""
-        if not any(param_group is group for group in self.param_groups):
-            self._lookout.read_losses(self.param_groups)
-            self.base.add_param_group(param_group)
-            self.__setstate__({})
-
-    def state_dict(self) -> dict[str, Any]:
-        """The base's, whose groups hold the numbers of the search."""
-        self._lookout.read_losses(self.param_groups)
-        for group in self.param_groups:
-            group.update(read(group, self.NUMBERS))
-        return self.base.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` gave, of this or of a bare optimizer like the base."""
-        self.base.load_state_dict(state_dict)
-        self.__setstate__({})
+        super().__init__(base, model, process_group)
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
         _, params = with_gradients(self.param_groups)
         if not params:
             return
+        self._meet_groups()
         if self._memory is None or not self._memory.serves(params):
             groups = [0] * len(params)  # one line, the same for all
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
         memory, grads = self._memory, self._memory.layout.gradients()
         due = objective is not None and loss is not None and self._is_due()
-        if not all("full_lr" in group for group in self.param_groups):
-            self._complete_groups()  # the base was given more of them
-        note_full_rates(self.param_groups)
         factor, first = schedule(self.param_groups), not self.state
         fade = fading(self.param_groups[0]["steps"], self.full_steps)
         shared: dict[str, Any] = {

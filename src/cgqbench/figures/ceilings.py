@@ -174,11 +174,12 @@ def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
     }
     if off:
         axis.set_ylim(*((cut, None) if accuracy else (None, cut)))
+    above = len(KINDS) * bool(off)  # the triangles, which at any height might be read as values
     for place, kind in enumerate(KINDS):
         own = [point for point in points if point.kind is kind]
         beyond = [point.ceiling for point in own if point in off]
         lost = [point.ceiling for point in own if point.lost]
-        for row, places, mark in ((place, lost, "x"), (2 + place, beyond, "v^"[not accuracy])):
+        for row, places, mark in ((place, beyond, "v^"[not accuracy]), (above + place, lost, "x")):
             height = 0.03 + 0.05 * row
             edge_marks(axis, places, height if accuracy else 1 - height, mark, kind.colour)
     return bool(off)
