@@ -108,6 +108,20 @@ def test_dead_runs_of_a_loss_lie_at_the_upper_edge(tmp_path, drawn):
     assert [text.get_text() for text in axis.texts] == ["no values"]
 
 
+def test_marks_of_one_ceiling_lie_above_each_other_from_the_edge(tmp_path, drawn):
+    trained(tmp_path, 0.001, 0.1, 0.5, 0.5, (80.0, 85.0), **VGG)
+    trained(tmp_path, 0.02, 0.1, 1.2, 1.2, (40.0, 45.0), **VGG)  # off the axis
+    trained(tmp_path, 0.02, 0.0, 2.31, 2.31, (10.0, 10.0), **VGG)  # dead
+    trained(tmp_path, 0.03, 0.0, 2.31, 2.31, (10.0, 10.0), **VGG)
+    (axis,) = drawn().axes
+    marks = {
+        (line.get_marker(), *line.get_xdata(), *line.get_ydata())
+        for line in axis.get_lines()
+        if line.get_marker() in ("v", "x")
+    }
+    assert marks == {("v", 0.02, 0.03), ("x", 0.02, 0.08), ("x", 0.03, 0.03)}
+
+
 @pytest.mark.parametrize(
     ("mark", "named", "good", "bad"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,14 +175,14 @@ def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
     }
     if off:
         axis.set_ylim(*((cut, None) if accuracy else (None, cut)))
-    above = len(KINDS) * bool(off)  # the triangles, which at any height might be read as values
-    for place, kind in enumerate(KINDS):
-        own = [point for point in points if point.kind is kind]
-        beyond = [point.ceiling for point in own if point in off]
-        lost = [point.ceiling for point in own if point.lost]
-        for row, places, mark in ((place, beyond, "v^"[not accuracy]), (above + place, lost, "x")):
-            height = 0.03 + 0.05 * row
-            edge_marks(axis, places, height if accuracy else 1 - height, mark, kind.colour)
+    beyond = [(point, "v" if accuracy else "^") for point in points if point in off]
+    lost = [(point, "x") for point in points if point.lost]
+    rows: Counter[float] = Counter()  # from the edge inwards; triangles first: they point out
+    for point, mark in beyond + lost:
+        height = 0.03 + 0.05 * rows[point.ceiling]
+        rows[point.ceiling] += 1
+        at = height if accuracy else 1 - height
+        edge_marks(axis, [point.ceiling], at, mark, point.kind.colour)
     return bool(off)
 
 
