@@ -153,6 +153,8 @@ def test_a_base_may_load_a_bare_checkpoint_behind_the_search_s_back() -> None:
     optimizer.base.load_state_dict(bare)
     assert optimizer.state_dict()["param_groups"][0]["steps"] == 0
     optimizer.base.load_state_dict(bare)
+    optimizer.step()  # without a gradient
+    optimizer.base.load_state_dict(bare)
     optimizer.step(task.loss)
     assert optimizer.param_groups[0]["steps"] == 1
 

@@ -118,10 +118,10 @@ class LineSearch(Around):
         super().__init__(base, model, process_group)
 
     def _take_step(self, objective: Objective | None, loss: Tensor | float | None) -> None:
+        self._meet_groups()
         _, params = with_gradients(self.param_groups)
         if not params:
             return
-        self._meet_groups()
         if self._memory is None or not self._memory.serves(params):
             groups = [0] * len(params)  # one line, the same for all
             self._memory = Displacement(Layout(params, groups, whole_of(params, self._ranks)))
