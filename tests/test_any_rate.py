@@ -63,6 +63,8 @@ def test_a_loss_out_of_sight_makes_no_room_below(tmp_path, drawn):
     for lr, loss in ((1e-6, 4.5), (0.001, 1.25), (1.0, 208.0)):
         alone(tmp_path, lr, loss)
         searched(tmp_path, lr, 1.2, 1.15)
+    alone(tmp_path, 0.1, 3.0, seed=0)
+    alone(tmp_path, 0.1, 208.0, seed=1)  # whose whisker reaches below zero
     (axis,) = drawn().axes
     bottom, top = axis.get_ylim()
     assert bottom == pytest.approx(1.15 - 0.05 * (top - 1.15))

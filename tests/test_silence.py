@@ -76,6 +76,16 @@ def test_a_run_that_has_shown_a_loss_may_step_without():
     assert messages(lambda: step_by_gradient(optimizer, weight), LONG + 10) == []
 
 
+def test_a_run_that_was_searched_before_it_was_watched_may_step_without_too():
+    weight = weight_of()
+    first = LineSearch(torch.optim.SGD([weight], lr=0.1), search_prob=1.0)
+    for _ in range(LONG):
+        first.step(lambda: weight.square().sum())
+    optimizer = line_search(weight)
+    optimizer.load_state_dict(first.state_dict())
+    assert messages(lambda: step_by_gradient(optimizer, weight), 3) == []
+
+
 @pytest.mark.parametrize("make", [line_search, relative, plain])
 def test_a_run_of_which_no_step_is_finite_is_told_so_once(make):
     weight = weight_of()
@@ -86,6 +96,19 @@ def test_a_run_of_which_no_step_is_finite_is_told_so_once(make):
 
     assert messages(lost, MANY - 1) == []
     assert messages(lost, 2 * MANY) == [LOST]
+    assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("make", [line_search, relative, plain])
+def test_a_run_of_which_no_trial_is_finite_is_told_so_too(make):
+    weight = weight_of()
+    optimizer, before = make(weight), weight.detach().clone()
+
+    def cliff():
+        here = torch.equal(weight, before)
+        return weight.square().sum() * (1.0 if here else torch.nan)
+
+    assert messages(lambda: optimizer.step(cliff), 2 * MANY) == [LOST]
     assert torch.equal(weight, before)
 
 

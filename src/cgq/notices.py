@@ -34,10 +34,10 @@ UNWATCHED = (
     "loss: optimizer.step(lambda: loss_function(model(inputs), targets))."
 )
 LOST = (
-    "Twenty steps in a row were left out, because the loss, its gradient or the step made of it "
-    "was not finite. The weights stay where they are. Look at the batches and at the range of "
-    "half-precision numbers; an optimizer inside LineSearch may also have lost itself: "
-    "D-Adaptation's do, because the moves they learn from are no longer theirs."
+    "Twenty steps in a row were left out, because the loss, its gradient, the step made of it or "
+    "every trial was not finite. The weights stay where they are. Look at the batches and at the "
+    "range of half-precision numbers; an optimizer inside LineSearch may also have lost itself: "
+    "some of D-Adaptation's do, because the moves they learn from are no longer theirs."
 )
 
 

@@ -15,6 +15,7 @@ CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
 LIFT = 512.0  # within as much of 1 a factor needs no lift
 STILL = 10  # steps without any update, until it is clear that all of it is lost
 LIFT_TRIES = 5  # in a row, until it is clear that the rate is not heeded
+HIGHEST = 2.0**40  # lift
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -99,8 +100,11 @@ class Lift(NamedTuple):
     lift_tries: int = 0
     still: int = 0  # steps in a row without any update; some optimizers begin with a few
 
-    def after(self, factor: float) -> Lift:
-        """After a step that applied `factor` of an update made with this lift; 0: none was made."""
+    def after(self, factor: float, most: float = HIGHEST) -> Lift:
+        """After a step that applied `factor` of an update made with this lift; 0: none was made.
+
+        No lift is above `most`: for gradients that vanish no rate makes up.
+        """
         if not factor:
             if self.still < STILL:
                 return self._replace(still=self.still + 1)
@@ -109,5 +113,6 @@ class Lift(NamedTuple):
         if 1.0 / LIFT <= wanted / self.lift <= LIFT:
             return Lift(self.lift, 0)
         if self.lift_tries < LIFT_TRIES:
-            return Lift(wanted, self.lift_tries + 1)
+            possible = max(2.0 ** math.floor(math.log2(min(most, HIGHEST))), 1.0)
+            return Lift(min(wanted, possible), self.lift_tries + 1)
         return Lift(1.0, self.lift_tries)

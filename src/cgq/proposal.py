@@ -155,17 +155,24 @@ class Proposal(Ground):
         return 0.0, 1.0
 
     def _ceiling(self, d: Number, theta: Number) -> Number:
-        """schedule·ρ·|θ|/|d|; 0 where nothing was moved.
+        """schedule·ρ·|θ|/|d|; 0 where nothing was moved, and no more than the weights' dtype holds.
 
         |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
         if not self._layout.on_host:
             ceiling = self._part_of_ceiling(1.0, d, theta, self._nil)
             return ceiling.nan_to_num_(nan=0.0, posinf=0.0)
-        return self._schedule * self._rho * max(theta, self._least) / d if d else 0.0
+        if not d:
+            return 0.0
+        ceiling = self._schedule * self._rho * max(theta, self._least) / d
+        return min(ceiling, self._layout.range)
 
     def _part_of_ceiling(self, share: float, d: Tensor, theta: Tensor, zero: Tensor) -> Tensor:
-        """On an accelerator: NaN where `zero` is, infinite or NaN where nothing was moved."""
+        """On an accelerator: NaN where `zero` is, infinite or NaN where nothing was moved.
+
+        A norm there sums squares in the weights' dtype, so that what is too small for the range of
+        this quotient has no length at all.
+        """
         factor = share * self._schedule * self._rho
         return torch.addcdiv(zero, torch.maximum(theta, self._least), d, value=factor)
 

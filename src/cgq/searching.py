@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -127,7 +128,9 @@ class Searching(Optimizer):
     def _is_unwatched(self) -> bool:
         """Whether the run should be watched and has shown no loss for long."""
         first = self.param_groups[0]
-        return self._is_watched and first["steps"] >= LONG and not Watch.of(first).losses
+        if not self._is_watched or first["steps"] < LONG:
+            return False
+        return not (first["average"] or Watch.of(first).losses)
 
     def _options_with(self, loss: Tensor | float | None) -> Options:
         """Those of this step: of a relative ceiling, as much as the run has earned."""
@@ -183,7 +186,10 @@ class Searching(Optimizer):
         """Say it when no step is finite any more, as far as the host looks."""
         if isinstance(outcome.skipped, Tensor):
             return
-        lost = outcome.skipped and outcome.search is None  # a search may find nothing to gain
+        search = outcome.search
+        trials = () if search is None else search.trial_losses
+        # A search that measured something may have found nothing to gain.
+        lost = outcome.skipped and not any(map(math.isfinite, trials))
         self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
         if self._lost_in_a_row == MANY:
             self._caller.notices.give(LOST)

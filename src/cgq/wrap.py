@@ -183,10 +183,13 @@ class LineSearch(Around):
                 objective.undo()
         first, applied = self.param_groups[0], outcome.progress.step_size
         lift = Lift(*(first[name] for name in Lift._fields))
-        self._record(outcome, [lift.lift * rate for rate in rates(self.param_groups)])
+        given = rates(self.param_groups)
+        self._record(outcome, [lift.lift * rate for rate in given])
         if outcome.skipped is False and not isinstance(applied, Tensor):
+            assert self._memory is not None
+            lift = lift.after(applied, most=self._memory.layout.range / max(1.0, *given))
             for group in self.param_groups:
-                group.update(lift.after(applied)._asdict())
+                group.update(lift._asdict())
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
         numbers = DEFAULTS | self._numbers_of(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,8 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
             axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=QUIET)
     if chance is not None:
         # The lower end too: left to itself it makes room in proportion to what is out of sight.
-        top, lowest = ROOM * chance, min(axis.dataLim.ymin for axis in axes[: len(bases)])
+        top = ROOM * chance
+        lowest = min(_feet(bases.values(), (FINAL, AVERAGED), top), default=chance)
         axes[0].set_ylim(lowest - MARGIN * (top - lowest), top)
     high = []
     for axis, base in zip(axes, bases.values(), strict=False):
@@ -145,6 +146,15 @@ def _bases(comparison: Comparison) -> dict[str, Base]:
 
 def _has(metric: str, sweeps: Iterable[Rates]) -> bool:
     return any(metric in entry.values for rates in sweeps for entry in rates.values())
+
+
+def _feet(bases: Iterable[Base], metrics: Sequence[str], top: float) -> list[float]:
+    """Where the points below `top` begin, whiskers included."""
+    entries = [entry for base in bases for entry in base.entries]
+    values = [
+        entry.values[metric] for entry in entries for metric in metrics if metric in entry.values
+    ]
+    return [value.mean - (value.spread or 0.0) for value in values if value.mean <= top]
 
 
 def _line(axis: Axes, rates: Rates, metric: str, stroke: Stroke) -> None:
