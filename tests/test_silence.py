@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from cgq import CGQ, LineSearch
+from cgq.lookout import MANY
 from cgq.notices import LOST, UNWATCHED
-from cgq.searching import LONG, MANY
+from cgq.searching import LONG
 
 
 def line_search(weight):

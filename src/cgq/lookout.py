@@ -14,6 +14,7 @@ from cgq.watch import Watch
 
 Groups = list[dict[str, Any]]
 
+MANY = 20  # steps lost in a row: more than a scaler of gradients needs to find its scale
 UNREAD = 1000  # losses left on a device; where searches are rarer, the host waits once for as many
 
 
@@ -23,6 +24,17 @@ class Lookout:
     def __init__(self) -> None:
         # Losses of steps that were not searched, and whether each was left out.
         self._unread: list[tuple[Number, Tensor]] = []
+        self._lost_in_a_row = 0
+
+    def has_lost_many(self, outcome: Outcome) -> bool:
+        """Whether this is the step with which many in a row were not finite, where one looked."""
+        if isinstance(outcome.skipped, Tensor):
+            return False
+        trials = () if outcome.search is None else outcome.search.trial_losses
+        # A search that measured something may have found nothing to gain.
+        lost = outcome.skipped and not any(map(math.isfinite, trials))
+        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
+        return self._lost_in_a_row == MANY
 
     def see(self, outcome: Outcome, groups: Groups) -> None:
         """Take in a step; one that was left out tells nothing."""

@@ -128,6 +128,16 @@ def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | 
     }
 
 
+def check_length(max_relative_step: float | None, full_steps: float) -> None:
+    """Raise where `LineSearch`, which knows no other ceiling, is told no length of a step."""
+    _require(
+        max_relative_step is not None and 0.0 < max_relative_step < math.inf,
+        f"Invalid max_relative_step value: {max_relative_step}. Use a positive number such as "
+        "0.005: a step of LineSearch is measured by the weights alone.",
+    )
+    _require(full_steps > 0, f"Invalid full_steps value: {full_steps}. Use a number such as 1000.")
+
+
 def _require(valid: bool, message: str) -> None:
     if not valid:
         raise ValueError(message)

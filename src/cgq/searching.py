@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -30,7 +29,6 @@ from cgq.step import Outcome, Step
 from cgq.watch import Watch
 
 LONG = 100  # steps after which somebody should have shown a loss
-MANY = 20  # steps lost in a row: more than a scaler of gradients needs to find its scale
 
 
 class Searching(Optimizer):
@@ -62,7 +60,6 @@ class Searching(Optimizer):
         self._ranks = Ranks(process_group)
         self._memory = None
         self._lookout = Lookout()
-        self._lost_in_a_row = 0
 
     @property
     def model(self) -> nn.Module | None:
@@ -176,23 +173,12 @@ class Searching(Optimizer):
             count_rejected(group, outcome.search)
             if outcome.skipped is not True:
                 self._write(outcome, group, ratio)
-        self._count_lost(outcome)
+        if self._lookout.has_lost_many(outcome):
+            self._caller.notices.give(LOST)
         if self._is_watched:
             self._lookout.see(outcome, self.param_groups)
             if outcome.due and Watch.of(self.param_groups[0]).is_stuck:
                 self._caller.notices.give(STUCK)
-
-    def _count_lost(self, outcome: Outcome) -> None:
-        """Say it when no step is finite any more, as far as the host looks."""
-        if isinstance(outcome.skipped, Tensor):
-            return
-        search = outcome.search
-        trials = () if search is None else search.trial_losses
-        # A search that measured something may have found nothing to gain.
-        lost = outcome.skipped and not any(map(math.isfinite, trials))
-        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
-        if self._lost_in_a_row == MANY:
-            self._caller.notices.give(LOST)
 
     def _write(self, outcome: Outcome, group: dict[str, Any], ratio: float) -> None:
         outcome.progress.write(group, ratio)

@@ -14,7 +14,7 @@ from cgq.flat import Layout, with_gradients
 from cgq.geometry import Shape
 from cgq.kept import Kept
 from cgq.objective import Objective
-from cgq.options import Options
+from cgq.options import Options, check_length
 from cgq.parabola import Fit, two_point
 from cgq.policy import Lift
 from cgq.progress import DEFAULTS, Progress
@@ -99,7 +99,7 @@ class LineSearch(Around):
         process_group: ProcessGroup | None = None,
     ) -> None:
         wrappable.check(base)
-        wrappable.check_length(max_relative_step, full_steps)
+        check_length(max_relative_step, full_steps)
         self.full_steps = full_steps
         self.options = Options(
             max_relative_step=max_relative_step,

@@ -1,8 +1,7 @@
-"""Which optimizers a line search can go around, and how far it may be told to go."""
+"""Which optimizers a line search can go around."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch.optim import LBFGS, SparseAdam
@@ -29,14 +28,3 @@ def check(base: Any) -> None:
         )
     if isinstance(base, Searching):
         raise ValueError(f"{type(base).__name__} searches along its own line: use it bare.")
-
-
-def check_length(max_relative_step: float, full_steps: float) -> None:
-    """Raise where these are no length and no number of steps."""
-    if max_relative_step is None or not 0.0 < max_relative_step < math.inf:
-        raise ValueError(
-            f"Invalid max_relative_step value: {max_relative_step}. Use a positive number such as "
-            "0.005: a step of LineSearch is measured by the weights alone."
-        )
-    if not full_steps > 0:
-        raise ValueError(f"Invalid full_steps value: {full_steps}. Use a number such as 1000.")

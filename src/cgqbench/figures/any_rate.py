@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     if chance is not None:
         # The lower end too: left to itself it makes room in proportion to what is out of sight.
         top = ROOM * chance
-        lowest = min(_feet(bases.values(), (FINAL, AVERAGED), top), default=chance)
+        lowest = min(_feet(bases.values(), top), default=chance)
         axes[0].set_ylim(lowest - MARGIN * (top - lowest), top)
     high = []
     for axis, base in zip(axes, bases.values(), strict=False):
@@ -148,12 +148,10 @@ def _has(metric: str, sweeps: Iterable[Rates]) -> bool:
     return any(metric in entry.values for rates in sweeps for entry in rates.values())
 
 
-def _feet(bases: Iterable[Base], metrics: Sequence[str], top: float) -> list[float]:
+def _feet(bases: Iterable[Base], top: float) -> list[float]:
     """Where the points below `top` begin, whiskers included."""
-    entries = [entry for base in bases for entry in base.entries]
-    values = [
-        entry.values[metric] for entry in entries for metric in metrics if metric in entry.values
-    ]
+    known = [entry.values for base in bases for entry in base.entries]
+    values = [one[metric] for one in known for metric in (FINAL, AVERAGED) if metric in one]
     return [value.mean - (value.spread or 0.0) for value in values if value.mean <= top]
 
 
