@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from wrapped_run import is_well
 
-import cgq.closure
-import cgq.flat
-import cgq.lookout
-import cgq.probe
+import cgq.engine.guard
+import cgq.rules.scalars
+import cgq.vectors.layout
 from cgq import CGQ, fletcher_reeves, least_squares
 from cgqbench.joining import join, views_side_by_side
 from ids import option_id
@@ -62,8 +61,7 @@ class Run:
 
 
 def as_accelerator(patch: pytest.MonkeyPatch) -> None:
-    for module in (cgq.flat, cgq.closure, cgq.probe):
-        patch.setattr(module, "is_host", lambda device: False)
+    patch.setattr(cgq.rules.scalars, "is_host", lambda device: False)
 
 
 @pytest.mark.parametrize("search_prob", [1.0, 0.3])
@@ -89,7 +87,15 @@ def test_the_same_steps(
             assert (found.accepted, found.capped) == (search.accepted, search.capped)
     torch.testing.assert_close(other.values(), host.values(), rtol=1e-7, atol=1e-9)
     for mine, its in zip(other.optimizer.param_groups, host.optimizer.param_groups, strict=True):
-        for name in ("step_size", "beta", "average", "reach", "steps", "skipped", "trial_scale"):
+        for name in (
+            "step_size",
+            "beta",
+            "average",
+            "direction_bound",
+            "steps",
+            "skipped",
+            "trial_scale",
+        ):
             assert float(mine[name]) == pytest.approx(float(its[name]), rel=1e-6, abs=1e-9)
 
 
@@ -115,7 +121,7 @@ def test_the_same_steps_in_joined_memory(
 
     gathered = []
     monkeypatch.setattr(
-        cgq.flat.Layout, "gathered", lambda layout, tensors: gathered.append(tensors)
+        cgq.vectors.layout.Layout, "gathered", lambda layout, tensors: gathered.append(tensors)
     )
     torch.manual_seed(1)
     for _ in range(12):
@@ -174,7 +180,7 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
 
 def test_unread_losses_are_few_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_relative_step": 0.01, "lr": 10.0, "search_prob": 1e-9}
-    monkeypatch.setattr(cgq.lookout, "UNREAD", 8)
+    monkeypatch.setattr(cgq.engine.guard, "UNREAD", 8)
     copied = []
     for path in ("host", "accelerator"):
         if path == "accelerator":
@@ -211,7 +217,7 @@ def line_of(optimizer: CGQ, phi: Any, at: Tensor) -> tuple[Any, int]:
 
 @pytest.mark.parametrize("max_fits", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("phi", "in_vain"),
+    ("phi", "unused"),
     [
         (lambda x: (x - 2) ** 2 + 1, 0),
         (lambda x: torch.cos(x) + 2, 1),  # bends down: there is no minimum ahead
@@ -221,15 +227,15 @@ def line_of(optimizer: CGQ, phi: Any, at: Tensor) -> tuple[Any, int]:
     ],
 )
 def test_evaluations_are_counted_and_bounded(
-    phi: Any, in_vain: int, max_fits: int, monkeypatch: pytest.MonkeyPatch
+    phi: Any, unused: int, max_fits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = torch.tensor(1.0 if in_vain == 0 else 0.3, dtype=torch.float64, requires_grad=True)
+    at = torch.tensor(1.0 if unused == 0 else 0.3, dtype=torch.float64, requires_grad=True)
     twin = at.detach().clone().requires_grad_()
     on_host, _ = line_of(CGQ([twin], max_fits=max_fits), phi, twin)
     as_accelerator(monkeypatch)
     search, calls = line_of(CGQ([at], max_fits=max_fits), phi, at)
     assert calls == 1 + search.evaluations <= 2 + max_fits
-    assert search.in_vain == in_vain
+    assert search.unused == unused
     assert search.trial_steps == on_host.trial_steps
     assert search.step_size == on_host.step_size
     assert torch.equal(at, twin)
@@ -288,14 +294,14 @@ def test_nothing_to_search_where_it_is_stationary(monkeypatch: pytest.MonkeyPatc
 def assert_no_copy_outlives_a_step(take: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Take some steps, without Python's garbage collector, and look for gathered vectors."""
     made: list[weakref.ref[Tensor]] = []
-    gathered = cgq.flat.Layout.gathered
+    gathered = cgq.vectors.layout.Layout.gathered
 
     def noted(layout: Any, tensors: Any) -> Any:
         buffer = gathered(layout, tensors)
         made.extend(map(weakref.ref, buffer.blocks))
         return buffer
 
-    patch.setattr(cgq.flat.Layout, "gathered", noted)
+    patch.setattr(cgq.vectors.layout.Layout, "gathered", noted)
     gc.collect()
     gc.disable()
     try:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
-from cgq.window import Window
+from cgq.evaluation.micro_batches import MicroBatches
 
 ROOT = Path(__file__).parents[1]
 STEPS = 6
@@ -127,7 +127,7 @@ def test_gone_over_the_limit_it_is_said_of_passes_a_host_has_run(limit):
     torch._dynamo.config.recompile_limit = limit
     model = network()
     optimizer = CGQ(model.parameters(), model=model, lr=1e-30)
-    compiled, window = torch.compile(model), Window[Tensor](model, lambda loss: loss)
+    compiled, window = torch.compile(model), MicroBatches[Tensor](model, lambda loss: loss)
     inputs, targets = batch(0)
 
     def forward() -> Tensor:

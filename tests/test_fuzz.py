@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from wrapped_run import is_well
 
-import cgq.flat
+import cgq.rules.scalars
 from cgq import (
     CGQ,
     dai_yuan,
@@ -604,7 +604,7 @@ def replay(seed: int) -> Counter[str]:
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
         if given.gathered:
-            patch.setattr(cgq.flat, "is_host", lambda device: False)
+            patch.setattr(cgq.rules.scalars, "is_host", lambda device: False)
         net, optimizer = built(given)
         for number, plan in enumerate(given.plans):
             if number == given.resume_at:
@@ -726,7 +726,7 @@ def test_no_step_leaves_the_range_of_the_dtype(
     gathered: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cgq.flat, "is_host", lambda device: not gathered)
+    monkeypatch.setattr(cgq.rules.scalars, "is_host", lambda device: not gathered)
     param = nn.Parameter(torch.ones(2, dtype=dtype))
     optimizer = CGQ([param], lr=lr, probe=lr, momentum=momentum)
     for _ in range(6):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cgq import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
-from cgq.momentum import Rule
+from cgq.rules.momentum import Rule
 
 RULES = [polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan]
 

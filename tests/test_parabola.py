@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgq import Parabola, least_squares, two_point
-from cgq.parabola import Fit
+from cgq.rules.parabola import Fit
 
 SETTINGS = settings(deadline=None, derandomize=True)
 without_slope = functools.partial(least_squares, with_slope=False)

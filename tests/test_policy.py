@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgq.policy import TrialDecay, coin, first_trial, smoothed
+from cgq.rules.trial import TrialDecay, coin, first_trial, smoothed
 
 SETTINGS = settings(deadline=None, derandomize=True)
 N = 10_000

@@ -17,8 +17,8 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
-from cgq.momentum import Rule
-from cgq.parabola import Fit
+from cgq.rules.momentum import Rule
+from cgq.rules.parabola import Fit
 
 FITS = [two_point, least_squares]
 RULES = [polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan]

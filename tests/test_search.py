@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cgq import Parabola, Search, least_squares, quadratic_search, two_point
-from cgq.parabola import Fit
+from cgq.rules.parabola import Fit
 
 Phi = Callable[[float], float]
 SETTINGS = settings(deadline=None, derandomize=True)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from cgq import CGQ, LineSearch
-from cgq.lookout import MANY
-from cgq.notices import LOST, UNWATCHED
-from cgq.searching import LONG
+from cgq.engine.guard import MANY
+from cgq.engine.messages import LOST, UNSEEN
+from cgq.engine.optimizer import LONG
 
 
 def line_search(weight):
@@ -47,7 +47,7 @@ def test_steps_that_show_no_loss_are_noticed_once(make):
     weight = weight_of()
     optimizer = make(weight)
     assert messages(lambda: step_by_gradient(optimizer, weight), LONG - 1) == []
-    assert messages(lambda: step_by_gradient(optimizer, weight), 50) == [UNWATCHED]
+    assert messages(lambda: step_by_gradient(optimizer, weight), 50) == [UNSEEN]
 
 
 def test_a_closure_that_forgets_to_return_its_loss_is_noticed_too():
@@ -58,7 +58,7 @@ def test_a_closure_that_forgets_to_return_its_loss_is_noticed_too():
         weight.grad = None
         weight.square().sum().backward()
 
-    assert messages(lambda: optimizer.step(forgetful), LONG) == [UNWATCHED]
+    assert messages(lambda: optimizer.step(forgetful), LONG) == [UNSEEN]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from torch.testing._internal.common_optimizers import (
 )
 from torch.testing._internal.common_utils import TestCase, parametrize
 
-import cgq.flat
+import cgq.rules.scalars
 from cgq import (
     CGQ,
     anytime_average,
@@ -47,7 +47,7 @@ from cgq import (
     least_squares,
     polak_ribiere,
 )
-from cgq.progress import DEFAULTS
+from cgq.engine.state import NUMBERS
 
 Objective = Callable[[], Tensor]
 Way = Callable[[CGQ, Objective], None]
@@ -542,14 +542,14 @@ class TestCGQ(TestCase):
         task = Task(device, dtype)
         optimizer = CGQ(task.params, **settings(optim_info, device, given))
         task.train(optimizer, 3)
-        for missing in ([*DEFAULTS], *([name] for name in DEFAULTS)):
+        for missing in ([*NUMBERS], *([name] for name in NUMBERS)):
             old = copy.deepcopy(optimizer.state_dict())
             for group in old["param_groups"]:
                 for name in missing:
                     del group[name]
             optimizer.load_state_dict(old)
             for name in missing:
-                assert optimizer.param_groups[0][name] == DEFAULTS[name]
+                assert optimizer.param_groups[0][name] == NUMBERS[name]
             before = task.weight.detach().clone()
             task.train(optimizer, 1)
             assert not torch.equal(task.weight, before)
@@ -1019,7 +1019,7 @@ class TestAccelerated(TestCase):
             return points
 
         host = trajectory()
-        with mock.patch.object(cgq.flat, "is_host", return_value=False):
+        with mock.patch.object(cgq.rules.scalars, "is_host", return_value=False):
             gathered = trajectory()
         assert_close(gathered, host, rtol=1e-12, atol=1e-12)
 
@@ -1037,7 +1037,7 @@ class TestAccelerated(TestCase):
         optimizer = CGQ(model.parameters(), **{**kwargs, "search_prob": case["search_prob"]})
 
         def step(inputs: Tensor) -> None:
-            with mock.patch.object(cgq.flat, "is_host", return_value=case["host"]):
+            with mock.patch.object(cgq.rules.scalars, "is_host", return_value=case["host"]):
                 optimizer.step(lambda: functional.mse_loss(model(inputs), targets))
 
         def everything() -> dict[str, Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from test_accelerator import as_accelerator
 from torch import Tensor
 
-from cgq.flat import Layout
-from cgq.scalars import Number
-from cgq.shards import as_it_is
-from cgq.vector import Vector
+from cgq.vectors.layout import Layout
+from cgq.vectors.products import Vector
+from cgq.vectors.sharding import Reduce
 
 BLOCKS = [
     [torch.float32],
@@ -24,12 +23,10 @@ BLOCKS = [
 ]
 
 
-def vector(
-    tensors: Sequence[Tensor], scale: float = 1.0, whole: Callable[[Number], Number] = as_it_is
-) -> Vector:
-    layout = Layout(tensors, [0] * len(tensors), whole)
+def vector(tensors: Sequence[Tensor], scale: float = 1.0, reduce: Reduce | None = None) -> Vector:
+    layout = Layout(tensors, [0] * len(tensors), reduce)
     buffer = layout.gathered(tensors)
-    return Vector(layout, lambda: buffer.parts, scale)
+    return Vector("x", layout, {}, lambda: buffer.parts, scale)
 
 
 @pytest.mark.parametrize("scale", [1.0, -3.0])
@@ -53,7 +50,7 @@ def test_the_product_with_itself_and_its_root(
 def test_a_length_is_of_all_shards(accelerator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if accelerator:
         as_accelerator(monkeypatch)
-    x = vector([torch.tensor([3.0, 4.0])], whole=lambda part: 4.0 * part)
+    x = vector([torch.tensor([3.0, 4.0])], reduce=lambda parts: [4.0 * part for part in parts])
     assert float(x @ x) == pytest.approx(100.0)
     assert float(x.length()) == pytest.approx(10.0)
 

@@ -13,20 +13,21 @@ from torch import Tensor, nn
 from wrapped_run import Run
 
 from cgq import CGQ, LineSearch
-from cgq.policy import LIFT_TRIES, Lift, coin
-from cgq.watch import BEGINNING, SETTLED, STUCK, Watch
+from cgq.rules.base_rate import LIFT_TRIES, Lift
+from cgq.rules.trial import coin
+from cgq.rules.trust import BEGINNING, SETTLED, STUCK, Trust
 
 
-def quiet(losses: list[float], share: float = 0.8) -> Watch:
+def quiet(losses: list[float], share: float = 0.8) -> Trust:
     """After as many searched steps of one share."""
-    watch = Watch()
+    watch = Trust()
     for loss in losses:
         watch = watch.after_loss(loss).after_search(share).decided()
     return watch
 
 
 def test_every_batch_until_the_share_has_settled() -> None:
-    watch = Watch()
+    watch = Trust()
     assert watch.alert
     for _ in range(SETTLED - 1):
         watch = watch.after_loss(1.0).after_search(0.8).decided()
@@ -67,7 +68,7 @@ def test_a_loss_that_creeps_up_is_an_alarm() -> None:
     assert not watch.after_search(0.8).decided().alert
 
 
-def after(watch: Watch, losses: list[float], share: float = 0.8) -> Watch:
+def after(watch: Trust, losses: list[float], share: float = 0.8) -> Trust:
     for loss in losses:
         watch = watch.after_loss(loss).after_search(share).decided()
     return watch
@@ -77,7 +78,7 @@ def after(watch: Watch, losses: list[float], share: float = 0.8) -> Watch:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_ceiling_is_earned_by_a_loss_that_falls(rho: float, sign: float) -> None:
     """Whatever the loss's sign; a loss below zero falls away from it."""
-    watch = Watch()
+    watch = Trust()
     assert watch.ceiling(rho) == min(rho, 0.001)
     watch = after(watch, [sign * 2.0] * BEGINNING)
     assert watch.ceiling(rho) == min(rho, 0.001)
@@ -89,20 +90,20 @@ def test_the_ceiling_is_earned_by_a_loss_that_falls(rho: float, sign: float) -> 
 
 
 def test_the_ceiling_is_earned_by_patience_where_the_loss_cannot_fall() -> None:
-    watch = after(Watch(), [1.0] * 2499)
+    watch = after(Trust(), [1.0] * 2499)
     assert 0.0049 < watch.ceiling(0.005) < 0.005
     assert after(watch, [1.0]).ceiling(0.005) == 0.005
 
 
 def test_what_a_start_settles_at_counts_not_where_it_began() -> None:
     """Large outputs at first: the loss falls fast to a plateau, which earns nothing."""
-    watch = after(Watch(), [4.0 * 0.7**step + 2.303 for step in range(100)])
+    watch = after(Trust(), [4.0 * 0.7**step + 2.303 for step in range(100)])
     assert watch.ceiling(0.005) == 0.001
 
 
 def test_losses_decide_only_at_a_search() -> None:
     """On an accelerator the host learns of them there: a run on the host must not differ."""
-    watch = after(Watch(), [2.0] * BEGINNING)
+    watch = after(Trust(), [2.0] * BEGINNING)
     unsearched = watch
     for _ in range(50):
         unsearched = unsearched.after_loss(1.0)
@@ -211,7 +212,7 @@ def test_else_its_coin_alone_decides_and_nothing_is_kept(options: Any, expected:
     run = Valley(**options)
     assert run.searched(60) == [expected(step) for step in range(60)]
     for group in (*run.optimizer.state_dict()["param_groups"], run.optimizer.defaults):
-        assert group.keys().isdisjoint(Watch._fields)
+        assert group.keys().isdisjoint(Trust._fields)
 
 
 def test_a_group_may_set_the_relative_ceiling() -> None:
@@ -221,7 +222,7 @@ def test_a_group_may_set_the_relative_ceiling() -> None:
     for _ in range(20):
         optimizer.step(lambda: sum(weight.square().sum() for weight in weights))
         assert optimizer.last_search is not None
-    first, second = (Watch.of(group) for group in optimizer.param_groups)
+    first, second = (Trust.of(group) for group in optimizer.param_groups)
     assert first == second
     assert (first.losses, first.searches) == (20, 20)
 
@@ -235,14 +236,14 @@ def test_resuming_equals_continuing_within_the_alert_and_after_it(stop: int, sav
     state = copy.deepcopy(run.optimizer.state_dict())
     if not saved:  # before there was a watch: it begins anew
         for group in state["param_groups"]:
-            for name in Watch._fields:
+            for name in Trust._fields:
                 del group[name]
     other.optimizer.load_state_dict(state)
     expected, found = run.searched(120), other.searched(120)
     if saved:
         assert found == expected
         assert torch.equal(other.weight, run.weight)
-        assert Watch.of(other.optimizer.param_groups[0]) == Watch.of(run.optimizer.param_groups[0])
+        assert Trust.of(other.optimizer.param_groups[0]) == Trust.of(run.optimizer.param_groups[0])
     else:
         assert all(found[:SETTLED])
         assert not all(found)

@@ -11,7 +11,7 @@ from test_accelerator import Looks, as_accelerator, assert_no_copy_outlives_a_st
 from wrapped_run import Run, adamw, is_well
 
 from cgq import LineSearch
-from cgq.flat import Layout
+from cgq.vectors.layout import Layout
 from cgqbench.joining import join, views_side_by_side
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import LineSearch
-from cgq.watch import Watch
+from cgq.rules.trust import Trust
 
 
 class Task:
@@ -45,12 +45,12 @@ def test_a_loss_that_climbs_unsearched_lowers_the_ceiling_and_is_told() -> None:
     optimizer = LineSearch(Turning(task.model.parameters(), lr=0.1))
     for _ in range(300):
         optimizer.step(task.loss)
-    high = Watch.of(optimizer.param_groups[0]).ceiling(0.005)
+    high = Trust.of(optimizer.param_groups[0]).ceiling(0.005)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(1200):
             optimizer.step(task.loss)
-    watch = Watch.of(optimizer.param_groups[0])
+    watch = Trust.of(optimizer.param_groups[0])
     assert watch.alert
     assert watch.ceiling(0.005) < high
     assert sum("still about where it began" in str(one.message) for one in told) == 1
@@ -185,7 +185,7 @@ def test_huge_losses_leave_the_watch_as_it_was() -> None:
     optimizer = LineSearch(torch.optim.SGD([weight]))
     for height in (1e200, 1.0, 1e200):
         optimizer.step(lambda: weight.square().sum() + height)
-    assert Watch.of(optimizer.param_groups[0]).losses == 1
+    assert Trust.of(optimizer.param_groups[0]).losses == 1
 
 
 def test_steps_of_zero_at_first_are_not_taken_for_lost() -> None:
@@ -207,6 +207,8 @@ def test_a_run_begins_with_a_step_that_its_weights_can_see(dtype: Any, expected:
     weight = nn.Parameter(torch.full((1000,), 1.0, dtype=dtype))
     optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1))
     optimizer.step(lambda: weight.double().square().sum())
-    ceiling = optimizer._options_with(torch.tensor(1.0)).max_relative_step
-    assert ceiling == expected
+    assert optimizer._workspace is not None
+    layout = optimizer._workspace.layout
+    trusted = optimizer._trusted(optimizer.options, torch.tensor(1.0), layout)
+    assert trusted.max_relative_step == expected
     assert float(weight.detach().max()) < 1.0

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cgq import LineSearch
-from cgq.policy import HIGHEST, Lift
+from cgq.rules.base_rate import HIGHEST, Lift
 
 
 @pytest.fixture(params=["host", "accelerator"])

@@ -1,12 +1,12 @@
 """Training without a learning rate: conjugate gradients with a quadratic line search."""
 
-from cgq.anytime import AnytimeAverage
-from cgq.average import anytime_average
-from cgq.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
-from cgq.optimizer import CGQ
-from cgq.parabola import Parabola, least_squares, two_point
-from cgq.search import Search, quadratic_search
-from cgq.wrap import LineSearch
+from cgq.average import AnytimeAverage, anytime_average
+from cgq.cgq import CGQ
+from cgq.line_search import LineSearch
+from cgq.rules.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
+from cgq.rules.parabola import Parabola, least_squares, two_point
+from cgq.rules.quadratic_search import QuadraticSearch, quadratic_search
+from cgq.rules.search import Search, SearchRule, Start
 
 __version__ = "0.1.0"
 
@@ -15,7 +15,10 @@ __all__ = [
     "AnytimeAverage",
     "LineSearch",
     "Parabola",
+    "QuadraticSearch",
     "Search",
+    "SearchRule",
+    "Start",
     "anytime_average",
     "bounded",
     "dai_yuan",

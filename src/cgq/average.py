@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
-from cgq.scalars import is_host, scalar_dtype
+from cgq.rules.scalars import is_host, scalar_dtype
 
 # torch annotates the callback's arguments as tuple-or-list; any sequence of tensors will do.
 MultiAverage = Callable[[Any, Any, Any], None]
+Slots = list[tuple[Any, str]]
+"""Where modules hold their tensors: a tensor may be replaced, as by `model.to`, its place stays."""
 
 
 def anytime_average(eta: float = 8.0) -> MultiAverage:
@@ -49,3 +52,100 @@ def anytime_average(eta: float = 8.0) -> MultiAverage:
             torch._foreach_add_(means, change)
 
     return update
+
+
+class AnytimeAverage(AveragedModel):
+    """`AveragedModel(model, multi_avg_fn=anytime_average(eta))`, only quicker to update.
+
+    After the t-th step: mean ← mean + (η+1)/(t+η)·(θ - mean). Torch's own class searches the model
+    for its tensors and copies every buffer alone in each step, which on a GPU can take a large part
+    of the step's time. Here the model is searched once, and one kernel serves many tensors.
+    The state is the same.
+
+    Args:
+        model: the model that is trained. Its layers must stay the same objects.
+        eta: the window is always about the last 1/(η+1) of the run.
+        device: where the average is kept; None: where the model is.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> averaged = AnytimeAverage(model, eta=0)
+    >>> for value in (1.0, 2.0, 6.0):
+    ...     _ = nn.init.constant_(model.weight, value)
+    ...     averaged.update_parameters(model)
+    >>> round(averaged.module.weight.item(), 6)
+    3.0
+    """
+
+    def __init__(
+        self, model: nn.Module, eta: float = 8.0, device: torch.device | int | None = None
+    ) -> None:
+        super().__init__(model, device, multi_avg_fn=anytime_average(eta))
+        self._found: _Found | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has tensors of its own, and must not copy the model that is trained.
+        return {**self.__dict__, "_found": None}
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take in the weights of `model`; its buffers are copied."""
+        # The first time torch copies; and a count that was moved to a device is not read here.
+        if not is_host(self.n_averaged.device) or not self.n_averaged.item():
+            super().update_parameters(model)
+            return
+        if self._found is None or self._found.model is not model:
+            self._found = _Found.between(self.module, model)
+        assert self.multi_avg_fn is not None
+        for pairs in self._found.weights:
+            self.multi_avg_fn(*_tensors(pairs), self.n_averaged)
+        for pairs in self._found.buffers:
+            torch._foreach_copy_(*_tensors(pairs))
+        self.n_averaged += 1
+
+
+class _Found(NamedTuple):
+    """The places of a model's tensors and of their means, those of one kind together."""
+
+    model: nn.Module
+    weights: list[tuple[Slots, Slots]]
+    buffers: list[tuple[Slots, Slots]]
+
+    @classmethod
+    def between(cls, mean: nn.Module, model: nn.Module) -> _Found:
+        holders = "_parameters", "_buffers"
+        return cls(model, *(_paired(_slots(mean, each), _slots(model, each)) for each in holders))
+
+
+def _slots(model: nn.Module, holder: str) -> Slots:
+    """The places of a model's tensors in order, a shared one once."""
+    seen: set[int] = set()
+    found = []
+    for module in model.modules():
+        held = getattr(module, holder)
+        for name, tensor in list(held.items()):
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found.append((held, name))
+    return found
+
+
+def _paired(own: Slots, source: Slots) -> list[tuple[Slots, Slots]]:
+    if len(own) != len(source):
+        raise ValueError(
+            f"The model has {len(source)} tensors where the average has {len(own)}. Update it with "
+            "the model that it was made of, or make a new one."
+        )
+    kinds: dict[Any, tuple[Slots, Slots]] = {}
+    for mine, its in zip(own, source, strict=True):
+        tensor = mine[0][mine[1]]
+        owns, sources = kinds.setdefault((tensor.device, tensor.dtype), ([], []))
+        owns.append(mine)
+        sources.append(its)
+    return list(kinds.values())
+
+
+def _tensors(pairs: tuple[Slots, Slots]) -> tuple[list[Tensor], list[Tensor]]:
+    """The means and the current values, on the device of the means."""
+    means, currents = ([holder[name] for holder, name in slots] for slots in pairs)
+    device = means[0].device
+    return means, [value if value.device == device else value.to(device) for value in currents]

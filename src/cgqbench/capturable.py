@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from cgq import generators
+from cgq.evaluation import rng
 from cgqbench.task_file import TaskError
 
 
 @contextmanager
 def only_what_a_graph_repeats(model: nn.Module, batch: Sequence[Tensor]) -> Iterator[None]:
     """Refuse passes, run in this block, that draw on the host, change inputs or replace buffers."""
-    states = generators.states()
+    states = rng.states()
     buffers = list(map(id, model.buffers()))
     versions = [tensor._version for tensor in batch]
     yield
-    drawn = generators.changed(states, generators.states())
+    drawn = rng.changed(states, rng.states())
     if on_host := sorted(name for name in drawn if not name.startswith("torch.cuda")):
         raise TaskError(
             f"The model draws random numbers on the host ({', '.join(on_host)}), which a captured "

@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cgq.closure import loss_value
-from cgq.objective import Leftovers
-from cgq.precision import dtypes_behind, rounding
-from cgq.probe import World
+from cgq.evaluation import Environment, StaleGradients, dtypes_behind, loss_value, rounding
 from cgqbench.capturable import only_what_a_graph_repeats
 from cgqbench.joining import flat_values, set_values, views_side_by_side
 from cgqbench.task import Loss
@@ -75,14 +72,14 @@ class Captured:
         self._pool, self._stream = pool, stream
         self._buffers = [b for b in model.buffers() if b.numel()]
         self.lost = torch.zeros((), dtype=torch.bool, device=inputs.device)
-        world = World(model)
-        with world.first_pass():
+        environment = Environment(model)
+        with environment.first_pass():
             self._warm_up()
             self.both, self.loss = self._graph(self._first_pass)
             self.grads = [param.grad for param in self.params]
             self.only, self.probed = self._graph(self._probe)
             self.undo = self._graph(self._undo)[0] if self._buffers else None
-        world.rewind()
+        environment.rewind()
 
     def check(self) -> None:
         """Refuse to replay what reads elsewhere than where the parameters now are."""
@@ -176,7 +173,7 @@ class Replay:
             param.grad = grad
         return captured.loss.clone()
 
-    def first_pass(self, leftovers: Leftovers) -> Tensor:
+    def first_pass(self, stale: StaleGradients) -> Tensor:
         """Loss and gradient; gradients of before are not added to but replaced."""
         self._offset = self._captured.generator.get_offset()
         return self(backward=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ, Parabola, Search, least_squares, two_point
-from cgq.probe import World
+from cgq.evaluation import Environment
 from cgqbench.record import Line
 
 
@@ -72,8 +72,8 @@ def landscape(
         raise ValueError(f"A grid needs 2 points and a length, not {points} and {stretch}.")
     params = [param for group in optimizer.param_groups for param in group["params"]]
     start = [param.detach().clone() for param in params]
-    world = World(model)
-    with world.first_pass():
+    environment = Environment(model)
+    with environment.first_pass():
         optimizer.step(closure)
     search = optimizer.last_search
     if search is None or not search.step_size:
@@ -81,7 +81,7 @@ def landscape(
     length = stretch * max(search.trial_steps)
     grid = [length * (point / (points - 1)) for point in range(points)]
     applied = _applied(optimizer)
-    losses = _losses(closure, params, start, [alpha / applied for alpha in grid], world)
+    losses = _losses(closure, params, start, [alpha / applied for alpha in grid], environment)
     usable = [
         trial
         for trial in zip(search.trial_steps, search.trial_losses, strict=True)
@@ -110,26 +110,26 @@ def _losses(
     params: Sequence[Tensor],
     start: Sequence[Tensor],
     shares: Sequence[float],
-    world: World,
+    environment: Environment,
 ) -> list[float | None]:
     """The loss at each share of the way from `start` to where the parameters are now."""
     end = [param.detach().clone() for param in params]
     grads = [param.grad for param in params]
-    world.mark()
+    environment.mark()
     losses = []
     try:
         for share in shares:
             for param, old, new in zip(params, start, end, strict=True):
                 param.copy_(torch.lerp(old, new, share))
                 param.grad = None  # out of reach of a closure that zeroes gradients
-            world.rewind()
+            environment.rewind()
             torch.clear_autocast_cache()
             losses.append(_finite(float(closure(False))))
     finally:
         for param, new, grad in zip(params, end, grads, strict=True):
             param.copy_(new)
             param.grad = grad
-        world.go_on()
+        environment.resume()
     return losses
 
 

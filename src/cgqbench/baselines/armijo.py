@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from cgq import Search
-from cgqbench.baselines.line_search import Found, LineSearch, Phi, Start, require
+from cgq import CGQ, Search, Start
+from cgqbench.baselines.settings import require
 
 # The paper does not say what happens after too many backtracks; its authors' program moves by this.
 FALLBACK = 1e-6
 
 
-class Armijo(LineSearch):
+class Armijo(CGQ):
     r"""Gradient descent by the longest step of a shrinking sequence that lowers the loss enough.
 
     .. math::
@@ -34,6 +36,8 @@ class Armijo(LineSearch):
         max_step: α_max, the bound of every trial.
         model: the module whose buffers a probe must not change; None: those the closure calls.
 
+    `group["next_trial"]` is s of the next step.
+
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)
     >>> inputs, targets = torch.randn(8, 3), torch.randn(8, 1)
@@ -42,8 +46,6 @@ class Armijo(LineSearch):
     >>> optimizer.last_search.accepted
     True
     """
-
-    normalised = False
 
     def __init__(
         self,
@@ -58,71 +60,57 @@ class Armijo(LineSearch):
         model: nn.Module | None = None,
     ) -> None:
         require(0.0 < lr < math.inf, "lr", lr, "It is the first trial: use a positive number.")
-        require(1.0 <= growth < math.inf, "growth", growth, "Use a factor of 1 or more.")
-        require(0.0 < c < 1.0, "c", c, "Use a share between 0 and 1.")
-        require(0.0 < backtrack < 1.0, "backtrack", backtrack, "Use a factor between 0 and 1.")
-        whole = isinstance(max_backtracks, int) and max_backtracks >= 0
-        require(whole, "max_backtracks", max_backtracks, "Use a whole number of 0 or more.")
         require(0.0 < max_step < math.inf, "max_step", max_step, "Use a positive number.")
-        settings = {
-            "lr": lr,
-            "growth": growth,
-            "c": c,
-            "backtrack": backtrack,
-            "max_backtracks": max_backtracks,
-            "max_step": max_step,
-            "next_trial": min(lr, max_step),
-        }
-        super().__init__(params, settings, beta=0.0, model=model)
-
-    def _search(self, phi: Phi, start: Start) -> Found:
-        group = self.param_groups[0]
-        search = backtracking_search(
-            phi,
-            start,
-            trial=group["next_trial"],
-            c=group["c"],
-            backtrack=group["backtrack"],
-            max_backtracks=group["max_backtracks"],
-            ceiling=group["max_step"],
-        )
-        if not search.evaluations:
-            return Found(search, {})
-        # The fallback's floor keeps a row of failures from shrinking the trial to nothing.
-        last = search.step_size if search.accepted else max(search.trial_steps[-1], FALLBACK)
-        return Found(search, {"next_trial": min(last * group["growth"], group["max_step"])})
+        search = BacktrackingSearch(min(lr, max_step), growth, c, backtrack, max_backtracks)
+        super().__init__(params, max_step, momentum=0.0, model=model, search=search)
 
 
-def backtracking_search(
-    phi: Phi,
-    start: Start,
-    *,
-    trial: float,
-    c: float,
-    backtrack: float,
-    max_backtracks: int,
-    ceiling: float,
-) -> Search:
-    """The first α of trial·backtrack^k, k = 0, …, max_backtracks, with φ(α) ≤ φ(0) + c·α·φ'(0).
+@dataclass(frozen=True)
+class BacktrackingSearch:
+    """Armijo's condition, from a first trial that grows with the steps found.
 
-    The right side is rounded to the loss's own precision, as it is where all of this is computed
-    in that precision: no decrease is asked for that the loss could not show. Where the slope is
-    not negative nothing is tried; where no trial is finite the step is 0.0.
-
-    >>> start = Start(1.0, -2.0, torch.float64)
-    >>> found = backtracking_search(lambda x: (x - 1) ** 2, start, trial=4.0, c=0.1, backtrack=0.5,
-    ...                             max_backtracks=100, ceiling=10.0)
-    >>> found.step_size, found.trial_losses
-    (1.0, (9.0, 1.0, 0.0))
+    >>> search = BacktrackingSearch(4.0, growth=2.0, c=0.1, backtrack=0.5, max_backtracks=100)
+    >>> start = Start(1.0, -2.0, trial=0.1, ceiling=10.0, memory=search.memory)
+    >>> found = search(lambda x: (x - 1) ** 2, start)
+    >>> found.step_size, found.trial_losses, found.memory
+    (1.0, (9.0, 1.0, 0.0), {'next_trial': 2.0})
     """
-    steps: list[float] = []
-    losses: list[float] = []
-    chosen, accepted = 0.0, False
-    if start.slope < 0.0:
-        for k in range(max_backtracks + 1):
-            steps.append(trial * backtrack**k)
+
+    first_trial: float
+    growth: float
+    c: float
+    backtrack: float
+    max_backtracks: int
+
+    def __post_init__(self) -> None:
+        require(1.0 <= self.growth < math.inf, "growth", self.growth, "Use a factor of 1 or more.")
+        require(0.0 < self.c < 1.0, "c", self.c, "Use a share between 0 and 1.")
+        factor = "Use a factor between 0 and 1."
+        require(0.0 < self.backtrack < 1.0, "backtrack", self.backtrack, factor)
+        k = self.max_backtracks
+        whole = isinstance(k, int) and k >= 0
+        require(whole, "max_backtracks", k, "Use a whole number of 0 or more.")
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """What the first search finds."""
+        return {"next_trial": self.first_trial}
+
+    def __call__(self, phi: Callable[[float], float], start: Start) -> Search:
+        """The first α of trial·backtrack^k, k = 0, …, max_backtracks, with φ(α) ≤ φ(0) + c·α·φ'(0).
+
+        The right side is rounded to the loss's own precision, as it is where all of this is
+        computed in that precision: no decrease is asked for that the loss could not show. Where no
+        trial is finite the step is 0.0.
+        """
+        trial = start.memory["next_trial"]
+        steps: list[float] = []
+        losses: list[float] = []
+        chosen, accepted = 0.0, False
+        for k in range(self.max_backtracks + 1):
+            steps.append(trial * self.backtrack**k)
             losses.append(phi(steps[-1]))
-            wanted = start.loss + c * steps[-1] * start.slope
+            wanted = start.loss + self.c * steps[-1] * start.slope
             bound = torch.tensor(wanted, dtype=start.dtype).item()
             accepted = math.isfinite(losses[-1]) and losses[-1] <= bound
             if accepted:
@@ -130,13 +118,16 @@ def backtracking_search(
                 break
         else:
             chosen = FALLBACK if any(map(math.isfinite, losses)) else 0.0
-    return Search(
-        loss=start.loss,
-        slope=start.slope,
-        curvature=math.nan,
-        trial_steps=tuple(steps),
-        trial_losses=tuple(losses),
-        step_size=chosen,
-        accepted=accepted,
-        capped=chosen >= ceiling,
-    )
+        # The fallback's floor keeps a row of failures from shrinking the trial to nothing.
+        last = chosen if accepted else max(steps[-1], FALLBACK)
+        return Search(
+            loss=start.loss,
+            slope=start.slope,
+            curvature=math.nan,
+            trial_steps=tuple(steps),
+            trial_losses=tuple(losses),
+            step_size=chosen,
+            accepted=accepted,
+            capped=chosen >= start.ceiling,
+            memory={"next_trial": min(last * self.growth, start.ceiling)},
+        )

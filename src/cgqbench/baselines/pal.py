@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import nn
 
-from cgq import Parabola, Search, two_point
-from cgqbench.baselines.line_search import Found, LineSearch, Phi, Start, require
+from cgq import CGQ, Parabola, Search, Start, two_point
+from cgqbench.baselines.settings import require
+
+SHORT = 1e-38  # |d|² below which 1/|d| could leave the range of float32: as good as none
 
 
-class PAL(LineSearch):
+class PAL(CGQ):
     r"""A step to the minimum of a parabola through one probe, taken along a unit direction.
 
     .. math::
@@ -24,8 +28,8 @@ class PAL(LineSearch):
         \begin{cases} -ν φ'(0)/2A & φ'(0) < 0, A > 0 \\
                       μ & φ'(0) < 0, A ≤ 0 \\ 0 & φ'(0) ≥ 0 \end{cases}
 
-    Steps in `last_search` are such lengths s; `group["step_size"]` is s/|d|, the learning rate
-    they amount to.
+    `group["step_size"]` and the steps in `last_search` are α = s/|d|, the learning rate that a
+    length s amounts to.
 
     Args:
         params: parameters or parameter groups.
@@ -40,10 +44,8 @@ class PAL(LineSearch):
     >>> optimizer = PAL([theta], step_factor=1.0)
     >>> loss = optimizer.step(lambda: ((theta - 1) ** 2).sum())
     >>> round(theta.item(), 5), optimizer.last_search.trial_steps
-    (1.0, (0.5,))
+    (1.0, (0.125,))
     """
-
-    normalised = True
 
     def __init__(
         self,
@@ -55,59 +57,55 @@ class PAL(LineSearch):
         step_factor: float = 1.0 / 0.6,
         model: nn.Module | None = None,
     ) -> None:
-        settings = {
-            "measuring_step": measuring_step,
-            "max_step": max_step,
-            "step_factor": step_factor,
-        }
-        for name, value in settings.items():
-            require(0.0 < value < math.inf, name, value, "Use a positive number.")
         cure = "Use 0 (none) or a share below 1."
         require(0.0 <= direction_factor < 1.0, "direction_factor", direction_factor, cure)
-        super().__init__(params, settings, beta=direction_factor, model=model)
-
-    def _search(self, phi: Phi, start: Start) -> Found:
-        group = self.param_groups[0]
-        search = parabolic_search(
-            phi,
-            start,
-            trial=group["measuring_step"],
-            factor=group["step_factor"],
-            ceiling=group["max_step"],
-        )
-        return Found(search, {})
+        search = ParabolicSearch(measuring_step, max_step, step_factor)
+        super().__init__(params, math.inf, momentum=direction_factor, model=model, search=search)
 
 
-def parabolic_search(
-    phi: Phi, start: Start, *, trial: float, factor: float, ceiling: float
-) -> Search:
-    """Measure φ(trial) and choose the step; it is 0.0 where φ does not fall or is not finite.
+@dataclass(frozen=True)
+class ParabolicSearch:
+    """Measures φ at one length and chooses the step; 0.0 where φ does not fall or is not finite.
 
-    Where φ does not fall at 0 the probe could change nothing and is left out.
-
-    >>> import torch
-    >>> start = Start(5.0, -4.0, torch.float64)
-    >>> found = parabolic_search(
-    ...     lambda x: (x - 2) ** 2 + 1, start, trial=0.5, factor=1.0, ceiling=3.16
-    ... )
+    >>> search = ParabolicSearch(measuring_step=0.5, max_step=3.16, step_factor=1.0)
+    >>> start = Start(5.0, -4.0, trial=0.1, ceiling=math.inf, squared_length=1.0)
+    >>> found = search(lambda x: (x - 2) ** 2 + 1, start)
     >>> found.step_size, found.trial_losses, found.accepted, found.capped
     (2.0, (3.25,), True, False)
     """
-    steps: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
-    q, chosen = Parabola(math.nan, start.slope, start.loss), 0.0
-    if start.slope < 0.0:
-        steps, losses = (trial,), (phi(trial),)
-        q = two_point(start.loss, start.slope, steps, losses)
-        if q.is_finite:
-            chosen = min(factor * q.minimiser if q.a > 0.0 else trial, ceiling)
-    return Search(
-        loss=start.loss,
-        slope=start.slope,
-        curvature=q.curvature,
-        trial_steps=steps,
-        trial_losses=losses,
-        step_size=chosen,
-        accepted=chosen > 0.0,
-        capped=chosen >= ceiling,
-    )
+
+    measuring_step: float
+    max_step: float
+    step_factor: float
+
+    needs_length: ClassVar[bool] = True
+    any_slope: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            require(0.0 < value < math.inf, name, value, "Use a positive number.")
+
+    def __call__(self, phi: Callable[[float], float], start: Start) -> Search:
+        steps: tuple[float, ...] = ()
+        losses: tuple[float, ...] = ()
+        # Where φ does not fall the probe could change nothing and is left out.
+        falls = start.slope < 0.0 and start.squared_length > SHORT
+        unit = start.squared_length**-0.5 if falls else 1.0  # the α of a length of 1
+        slope, chosen = start.slope * unit, 0.0
+        q = Parabola(math.nan, slope, start.loss)
+        if falls:
+            steps, losses = (self.measuring_step,), (phi(self.measuring_step * unit),)
+            q = two_point(start.loss, slope, steps, losses)
+            if q.is_finite:
+                wanted = self.step_factor * q.minimiser if q.a > 0.0 else self.measuring_step
+                chosen = min(wanted, self.max_step)
+        return Search(
+            loss=start.loss,
+            slope=start.slope,
+            curvature=q.curvature / unit**2,
+            trial_steps=tuple(step * unit for step in steps),
+            trial_losses=losses,
+            step_size=chosen * unit,
+            accepted=chosen > 0.0,
+            capped=chosen >= self.max_step,
+        )

@@ -1,0 +1,1 @@
+"""One step: a direction, a search along it, a move, a record."""

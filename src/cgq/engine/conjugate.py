@@ -1,0 +1,260 @@
+"""The conjugate direction p = -g + βp', as the paper has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cgq.engine.direction import Direction, Plan
+from cgq.engine.geometry import Geometry, GroupShare, measured_geometry
+from cgq.engine.options import ConjugateOptions
+from cgq.engine.state import DirectionState
+from cgq.rules.momentum import momentum_of
+from cgq.rules.scalars import Number, choose, is_finite, least, times
+from cgq.rules.search import Search
+from cgq.rules.trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial
+from cgq.vectors.layout import Buffer
+from cgq.vectors.line import Combination, Line
+from cgq.vectors.process_group import Ranks
+from cgq.vectors.products import Dots, Vector, share_all_products
+
+
+class Conjugate(Direction):
+    """A batch's gradient, next to what is remembered of those before.
+
+    `max_step` is the absolute ceiling of α; `unclipped` are the gradients of the loss, where
+    `grads` are not. Nothing is changed before a move.
+    """
+
+    def __init__(
+        self,
+        state: DirectionState,
+        grads: list[Tensor],
+        unclipped: list[Tensor] | None,
+        shares: Sequence[GroupShare],
+        max_step: float,
+        *,
+        options: ConjugateOptions,
+        ranks: Ranks,
+        before: Mapping[str, Any],
+    ) -> None:
+        super().__init__(state, options, ranks, before)
+        self._state, self._grads, self._shares = state, grads, shares
+        self._settings, self._max_step = options, max_step
+        self.sign = -1.0 if options.maximize else 1.0
+        self._decays = [share.coupled for share in shares]
+        self._residual = state.new_residual(grads, self.sign, self._decays)
+        layout, dots = state.layout, Dots()
+        # No function here may refer to this object: a cycle would keep copies of the network in a
+        # device's memory until the garbage is collected.
+        residual, like = self._residual.vector, state.scratch.views
+        self._g = Vector("g", layout, dots, lambda: residual.parts, -self._residual.scale)
+        self._p = Vector("p", layout, dots, lambda: state.direction.parts)
+        self._snapshot: Callable[[], Buffer] = cache(state.copied_parameters)
+        parts = _parameters_as_they_lie(state) if layout.on_host else _parts_of(self._snapshot)
+        self._theta = Vector("θ", layout, dots, parts)
+        self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
+        if unclipped is not None or any(self._decays):
+            fs = grads if unclipped is None else unclipped
+            apart = Vector("f", layout, dots, lambda: layout.parts(fs, like), self.sign)
+            self._f = apart if layout.on_host or unclipped is not None else None
+        self._h: Vector | None = None
+        if (last := state.residual) is not None:
+            self._h = Vector("h", layout, dots, lambda: last.parts, -1.0)
+
+    def plan(self, loss: Tensor | float, error: float) -> Plan:
+        """What a search starts from: momentum, slope, ceiling and first trial."""
+        with_length = self._is_relative or self._settings.needs_length
+        theta = self._theta if self._is_relative or self._f is None else None
+        share_all_products(self._g, self._p, self._h, self._f, theta)
+        phi_0, gg, beta, bound, *products = self._agreed(
+            self._phi_0(loss), *self._always(), *self._geometry(slope=True, length=with_length)
+        )
+        geometry = Geometry(*products)
+        beta, bound = self._within_range(gg, beta, bound)
+        slope = geometry.slope(*self._mixture(beta))
+        if not self._settings.any_slope:  # restart from steepest descent
+            climbs = slope >= 0.0
+            beta, bound = choose(climbs, 0.0, beta), choose(climbs, gg**0.5, bound)
+            slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
+        ceiling = self._ceiling(geometry, beta, bound)
+        noise = self._noise(phi_0, error)
+        trial = clear_trial(self._first_trial(ceiling), slope, noise, ceiling)
+        squared_length = math.nan
+        if self._settings.needs_length:
+            squared_length = geometry.squared_length(*self._mixture(beta))
+        nil = 0.0 * phi_0 * gg
+        return Plan(phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length)
+
+    def unsearched_plan(self, loss: Tensor | float | None) -> Plan:
+        """The average step."""
+        theta = self._theta if self._is_relative else None
+        share_all_products(self._g, self._p, self._h, theta)
+        numbers = [self._phi_0(loss), *self._always()]
+        if self._is_relative:
+            numbers += self._geometry(slope=False, length=True)
+        phi_0, gg, beta, bound, *products = self._agreed(*numbers)
+        beta, bound = self._within_range(gg, beta, bound)
+        ceiling = self._ceiling(Geometry(*products), beta, bound)
+        nil = 0.0 * phi_0 * gg
+        step = self.average_step(ceiling) + nil
+        return Plan(phi_0, nil, trial=step, beta=beta, bound=bound)
+
+    def line(self, plan: Plan) -> Line:
+        """The points θ + α·(b·p - a·g)."""
+        state, (a, b) = self._state, self._mixture(plan.beta)
+        if not self.layout.on_host:
+            at = _along(self._shares, (state.scratch, a), (state.direction, b))
+            return Line(state, at, self._snapshot(), self.layout.empty())
+        # The snapshot takes the residual's place. So this line is made of what is left, which a
+        # failed step must not change: the gradient and the remembered p.
+        gradient = Buffer([], [], self._grads)
+        terms = (state.direction, b), (gradient, -self.sign * a)
+        torch._foreach_copy_(state.scratch.views, self.layout.values())
+        return Line(state, _along(self._shares, *terms, coupled=a), state.scratch)
+
+    def withhold(self, lost: Tensor) -> None:
+        """No residual where the batch is `lost`."""
+        for r in self._state.scratch.blocks:
+            r.masked_fill_(lost.to(r.device), 0.0)
+
+    def move(self, plan: Plan) -> None:
+        """Take in the batch and go α along the new p."""
+        self._state.remember(self._residual, plan.beta)
+        self._advance(plan)
+
+    def move_unless(self, lost: Tensor, plan: Plan) -> None:
+        """The same on a device, which decides."""
+        self._state.remember_unless(lost, plan.beta)
+        self._advance(plan)
+
+    def remember(self, plan: Plan) -> None:
+        """p ← -g + βp."""
+        new = self._residual
+        if self.layout.on_host and new.vector is self._state.scratch:  # overwritten by the line
+            new = self._state.residual_at_snapshot(self._grads, self.sign, self._decays)
+        self._state.remember(new, plan.beta)
+
+    def numbers(self, plan: Plan) -> dict[str, Number]:
+        """The momentum, and a bound of |p|."""
+        return {"beta": plan.beta, "direction_bound": plan.bound}
+
+    def numbers_after(self, search: Search, plan: Plan) -> dict[str, Number]:
+        """With them, how the first trial shrinks."""
+        numbers = self.numbers(plan)
+        if self._settings.shrinks_trial and (search.step_size or not search.rejected):
+            decay = self._trial_decay.after(self._first_trial(plan.ceiling), search.step_size)
+            numbers |= {f"trial_{name}": value for name, value in decay._asdict().items()}
+        return numbers
+
+    def average_step(self, ceiling: Number) -> Number:
+        """The average under this ceiling; before any search, what a search tries first."""
+        if self._is_relative:
+            return super().average_step(ceiling)
+        average = self._before["average"]
+        return least(average or first_trial(self._settings.probe, self._max_step), ceiling)
+
+    @property
+    def _is_relative(self) -> bool:
+        return self._options.max_relative_step is not None
+
+    @property
+    def _trial_decay(self) -> TrialDecay:
+        return TrialDecay(*(self._before[f"trial_{name}"] for name in TrialDecay._fields))
+
+    def _first_trial(self, ceiling: Number) -> Number:
+        """What a search tries first, unless noise asks for more."""
+        if not self._settings.shrinks_trial:
+            return ceiling
+        return first_trial(self._settings.probe, ceiling) * self._before["trial_scale"]
+
+    def _mixture(self, beta: Number) -> tuple[Number, Number]:
+        """a and b in p_t = -a·g + b·p_{t-1}."""
+        return (1.0 + beta, beta * beta) if self._settings.nesterov else (1.0, beta)
+
+    def _always(self) -> tuple[Number, Number, Number]:
+        """What every step needs: g·g, the momentum, and the bound of the last |p|."""
+        return self._g @ self._g, self._beta(), self._before["direction_bound"]
+
+    def _beta(self) -> Number:
+        """The momentum to apply: the rule's, bounded and smoothed, or the number given."""
+        momentum = self._settings.momentum
+        if self._h is None or not callable(momentum):
+            return momentum
+        found = momentum_of(momentum, self._g, self._h, self._p, self._settings.max_momentum)
+        share = self._options.smoothing
+        return share * self._before["beta"] + (1.0 - share) * found if share else found
+
+    def _within_range(self, gg: Number, beta: Number, bound: Number) -> tuple[Number, Number]:
+        """The momentum, or 0 if p could then leave the range of its dtype; and a bound of |p|."""
+        limit = self.layout.range / 8.0
+        length = gg**0.5
+        bound = length + beta * bound
+        fits = (bound < limit) & (beta < limit)
+        return choose(fits, beta, 0.0), choose(fits, bound, length)
+
+    def _geometry(self, *, slope: bool, length: bool) -> Geometry:
+        vectors = self._theta, self._f, self._g, self._p
+        return measured_geometry(*vectors, self._shares, slope=slope, length=length)
+
+    def _ceiling(self, geometry: Geometry, beta: Number, bound: Number) -> Number:
+        """min(α_max, ρ·|θ|/|p|), and what keeps θ in the range of its dtype.
+
+        Decoupled decay must not turn θ around, so 1/decay is a bound too. A θ of zeros has no
+        relative length to keep to: there the first trial is the ceiling.
+        """
+        a, b = self._mixture(beta)
+        # 1.0: where p vanishes, any step will do.
+        ceiling = least(self._max_step, self.layout.range / 8.0 / (1.0 + a * bound))
+        rho = self._options.max_relative_step
+        if rho is None:
+            return ceiling
+        decay = max(share.ratio * share.decoupled for share in self._shares)
+        if decay:
+            ceiling = least(ceiling, 1.0 / decay)
+        length = geometry.squared_length(a, b)
+        if isinstance(length, float) and not length > 0.0:
+            return least(ceiling, FIRST_TRIAL)
+        squared = geometry.tt / length
+        usable = (squared > 0) & is_finite(squared)
+        return least(ceiling, choose(usable, rho * squared**0.5, FIRST_TRIAL))
+
+    def _advance(self, plan: Plan) -> None:
+        """θ ← (1 - α·decoupled)·θ + α·p, or α·(r + βp) in Nesterov's form."""
+        state, terms = self._state, [(self._state.direction, plan.beta)]
+        if not self._settings.nesterov:
+            terms = [(state.direction, 1.0)]
+        elif state.residual is None:
+            terms.insert(0, self._residual)
+        else:
+            terms.insert(0, (state.residual, 1.0))
+        Line(state, _along(self._shares, *terms)).move_to(plan.trial)
+
+
+def _parameters_as_they_lie(state: DirectionState) -> Callable[[], Any]:
+    return lambda: state.layout.parts(state.layout.values(), state.scratch.views)
+
+
+def _parts_of(vector: Callable[[], Buffer]) -> Callable[[], Any]:
+    return lambda: vector().parts
+
+
+def _along(
+    shares: Sequence[GroupShare], *terms: tuple[Buffer, Number], coupled: Number = 0.0
+) -> Callable[[Number], Combination]:
+    """θ(α) = (1 - α·ratio·(coupled·decay + decoupled))·θ + α·ratio·Σ factor·vector, by groups."""
+    decays = [coupled * share.coupled + share.decoupled for share in shares]
+
+    def at(alpha: Number) -> Combination:
+        steps = [times(share.ratio, alpha) for share in shares]
+        return Combination(
+            [1.0 - s * decay if decay else 1.0 for s, decay in zip(steps, decays, strict=True)],
+            [(vector, [times(factor, step) for step in steps]) for vector, factor in terms],
+        )
+
+    return at

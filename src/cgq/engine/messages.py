@@ -1,0 +1,63 @@
+"""What a user is told, once each."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+CLASSIC = (
+    "This closure runs backward() itself, so every probe of the line search pays for a backward "
+    "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
+    "write closure(backward) and call backward() only when asked."
+)
+DROPPED = (
+    "The gradients that backward() put into .grad before step(closure) do not count: the closure "
+    "makes its own. To accumulate, run every micro-batch in closure(backward). If they were not "
+    "meant to count, call zero_grad() before step()."
+)
+OTHER_DRAWS = (
+    "A probe of the line search drew other random numbers than the first pass of the same step, so "
+    "their losses cannot be compared. A closure must draw alike whatever the parameters. If "
+    "torch.compile reached its recompile_limit, one pass had compiled dropout and the other eager: "
+    "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
+)
+STUCK = (
+    "The loss is still about where it began, after a thousand steps or more: the mean of the last "
+    "hundred is not 1 % below that of the first twenty. If the network answers alike whatever it "
+    "is given, its units may have died in steps too long for it: begin again with a third of "
+    "max_relative_step. Otherwise look at data, targets and initial weights. A network that was "
+    "trained before may have nothing left to learn."
+)
+UNSEEN = (
+    "No step has seen a loss so far, so none was searched, all of max_relative_step was used from "
+    "the first one on, and nobody would see this run die. Give step() a closure that returns the "
+    "loss: optimizer.step(lambda: loss_function(model(inputs), targets))."
+)
+COPIED = (
+    "A copy or a pickle of this optimizer does not hold its process_group: the copy agrees with "
+    "all ranks. Give it the group again: copy.process_group = group."
+)
+LOST = (
+    "Twenty steps in a row were skipped, because the loss, its gradient, the step made of it or "
+    "every trial was not finite. The weights stay where they are. Look at the batches and at the "
+    "range of half-precision numbers; an optimizer inside LineSearch may also have lost itself: "
+    "some of D-Adaptation's do, because the moves they learn from are no longer theirs."
+)
+
+
+class Messages:
+    """Those given by one optimizer."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def give(self, message: str) -> None:
+        """Warn the code outside torch and cgq that led here, unless it has been."""
+        if message in self._given:
+            return
+        self._given.add(message)
+        frame, level = sys._getframe(), 1
+        inside = "cgq", "torch", "contextlib"
+        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, UserWarning, stacklevel=level)

@@ -1,0 +1,309 @@
+"""What every optimizer has that searches along a line: its closure, its ranks, its numbers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from cgq.engine.direction import Direction
+from cgq.engine.guard import Guard
+from cgq.engine.messages import CLASSIC, COPIED, DROPPED, LOST, OTHER_DRAWS, STUCK, UNSEEN, Messages
+from cgq.engine.options import SearchOptions
+from cgq.engine.state import NUMBERS, count_skipped, read
+from cgq.engine.step import Outcome, SearchedStep, unsearched_step
+from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
+from cgq.evaluation.environment import Environment
+from cgq.evaluation.gradients import StaleGradients, UnclippedGradients
+from cgq.evaluation.objective import Objective
+from cgq.evaluation.precision import rounding
+from cgq.rules.search import Search
+from cgq.rules.trial import coin
+from cgq.rules.trust import Trust
+from cgq.vectors.layout import Layout
+from cgq.vectors.process_group import Ranks
+from cgq.vectors.workspace import Workspace
+
+LONG = 100  # steps after which somebody should have shown a loss
+RENAMED = {"reach": "direction_bound"}  # in states of older versions
+
+Options = TypeVar("Options", bound=SearchOptions)
+
+
+class SearchOptimizer(Optimizer):
+    """An optimizer whose `step(closure)` may evaluate the closure more than once."""
+
+    NUMBERS: ClassVar[dict[str, float | int]] = NUMBERS
+    """What each step hands to the next in the parameter groups, as it is at first."""
+
+    options: SearchOptions
+    _workspace: Workspace | None
+    _found: StaleGradients | None
+    last_search: Search | None
+    """What the last step saw in its search, or None if it did not search."""
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        model: nn.Module | None,
+        process_group: ProcessGroup | None,
+    ) -> None:
+        self._attach(model, process_group)
+        super().__init__(params, {**defaults, **self._numbers})
+        # What is in `.grad` of new parameters is hardly an accumulation: nobody is told of it.
+        self._found = StaleGradients(self._params())
+
+    def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
+        """Set what is neither copied nor saved with the optimizer."""
+        self.last_search = None
+        self._environment = Environment(model)
+        self._unclipped = UnclippedGradients()
+        self._stale = StaleGradients([])
+        self._found = None
+        self._ranks = Ranks(process_group)
+        self._messages = Messages()
+        self._looked_for_dropped = False
+        self._forget_vectors()
+
+    def _forget_vectors(self) -> None:
+        """Groups or state are others now."""
+        self._workspace, self._guard = None, Guard()
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module whose buffers a probe must not change. It may be named at any time."""
+        return self._environment.model
+
+    @model.setter
+    def model(self, model: nn.Module | None) -> None:
+        self._environment = Environment(model)
+
+    @property
+    def process_group(self) -> ProcessGroup | None:
+        """The ranks that share the model; None: all of them. A copy must be told again."""
+        return self._ranks.group
+
+    @process_group.setter
+    def process_group(self, process_group: ProcessGroup | None) -> None:
+        self._ranks = Ranks(process_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._ranks.group is not None:
+            self._messages.give(COPIED)
+        self._guard.read_losses(self.param_groups)
+        return {**super().__getstate__(), "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "defaults" in state:  # unpickled or copied; load_state_dict brings no defaults
+            self._attach(None, None)
+        super().__setstate__(state)
+        self._forget_vectors()
+        self._complete_groups()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
+        self._guard.read_losses(self.param_groups)
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group |= read(group, self.NUMBERS)
+        return state
+
+    # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """Take one step and return the loss at the point it started from.
+
+        `closure` is one of: `closure() -> loss`; `closure(backward) -> loss`, which calls
+        backward() if asked to; a classic torch closure, which always does. Without one, the
+        gradients at hand and the average step are used.
+        """
+        self.last_search = None
+        loss, params = None, self._params()
+        if closure is None:
+            with ExitStack() as undo:
+                outcome = self._take_step(None, None, undo)
+                if outcome is None or outcome.skipped is not True:
+                    undo.pop_all()
+            self._record(outcome, None)
+            self._gradients_are_used(params, from_caller=True)
+        else:
+            loss = self._step_on(closure, params)
+        if loss is None and self._has_seen_no_loss:
+            self._messages.give(UNSEEN)
+        return loss
+
+    def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
+        objective, stale = objective_of(closure, params, self._environment), self._stale
+        unknown = self._found is not None and any(map(self._found.hold, params))
+        try:
+            loss = objective.first_pass(stale)
+            with ExitStack() as undo:
+                undo.callback(objective.undo)
+                zeroed = self._stale is not stale  # by the closure's zero_grad()
+                if not (zeroed or unknown):
+                    self._tell_of_dropped(objective)
+                self._ranks.refuse_join(self._environment.modules)
+                outcome = self._take_step(objective, loss, undo)
+                if outcome is None or outcome.skipped is not True:
+                    undo.pop_all()
+            self._record(outcome, objective)
+        finally:
+            self._environment.forget()
+            if isinstance(objective, ClosureObjective):
+                self._gradients_are_used(params, from_caller=objective.uses_callers)
+            else:  # an objective of its own replaces gradients: it asks for no stale ones
+                self._gradients_are_used(())
+        if objective.draws_differ:
+            self._messages.give(OTHER_DRAWS)
+        return loss
+
+    @abstractmethod
+    def _take_step(
+        self, objective: Objective | None, loss: Tensor | float | None, undo: ExitStack
+    ) -> Outcome | None:
+        """Move the parameters by the gradients in `.grad`; None: there was nothing to do.
+
+        `undo` learns how to take back each thing that is done. If this raises, or the step is
+        skipped, all of it is.
+        """
+
+    @abstractmethod
+    def _ratios(self) -> list[float]:
+        """What each group takes of the line's step."""
+
+    def _moved(
+        self,
+        direction: Direction,
+        options: SearchOptions,
+        objective: Objective | None,
+        loss: Tensor | float | None,
+        undo: ExitStack,
+        *,
+        due: bool,
+    ) -> Outcome:
+        """Search if that is due; else take the average step."""
+        before = self.param_groups[0]
+        if not due or objective is None or loss is None:
+            return unsearched_step(direction, loss, before)
+        if objective.runs_backward:
+            self._messages.give(CLASSIC)
+        step = SearchedStep(direction, objective, options, before, self._ranks)
+        return step.take(loss, undo)._replace(due=True)
+
+    def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
+        """Write down what came of a step."""
+        if outcome is None:
+            return
+        if isinstance(outcome.skipped, Tensor) and objective is not None:
+            objective.undo_buffers_where(outcome.skipped)
+        self.last_search = outcome.search
+        rejected = outcome.search is not None and outcome.search.rejected
+        count_skipped(self.param_groups, outcome.skipped)
+        for ratio, group in zip(self._ratios(), self.param_groups, strict=True):
+            group["rejected_fits"] += rejected
+            group["steps"] += not (outcome.skipped is True and self._counts_skipped)
+            group.update(outcome.numbers)
+            if outcome.numbers:
+                group["step_size"] = outcome.numbers["step_size"] * ratio
+        if self._guard.has_lost_many(outcome):
+            self._messages.give(LOST)
+        if self.options.is_guarded:
+            self._guard.see(outcome, self.param_groups)
+            if outcome.due and Trust.of(self.param_groups[0]).is_stuck:
+                self._messages.give(STUCK)
+
+    def _is_due(self) -> bool:
+        """Whether this batch is searched."""
+        first = self.param_groups[0]
+        if self.options.is_guarded and first["alert"]:
+            return True
+        calls = first["steps"] + (first["skipped"] if self._counts_skipped else 0)
+        return coin(self.options.seed, calls, self.options.search_prob)
+
+    @property
+    def _counts_skipped(self) -> bool:
+        """Whether the host knows which steps were skipped; elsewhere they count as steps."""
+        return self._workspace is None or self._workspace.layout.on_host
+
+    def _trusted(self, options: Options, loss: Tensor | float | None, layout: Layout) -> Options:
+        """The options of this step: of a relative ceiling, as much as the run has earned."""
+        rho = options.max_relative_step
+        if rho is None or loss is None or not options.is_guarded:
+            return options
+        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
+        visible = min(rho, rounding(layout.dtypes))
+        earned = max(Trust.of(self.param_groups[0]).ceiling(rho), visible)
+        return options if earned == rho else replace(options, max_relative_step=earned)
+
+    @property
+    def _has_seen_no_loss(self) -> bool:
+        """Whether the run should be guarded and has shown no loss for long."""
+        first = self.param_groups[0]
+        if not self.options.is_guarded or first["steps"] < LONG:
+            return False
+        return not (first["average"] or Trust.of(first).losses)
+
+    @property
+    def _numbers(self) -> dict[str, float | int]:
+        """All that is kept in the groups."""
+        memory: dict[str, float | int] = dict(getattr(self.options.rule, "memory", {}))
+        trust = Trust()._asdict() if self.options.is_guarded else {}
+        return self.NUMBERS | trust | memory
+
+    def _complete_groups(self) -> None:
+        """Groups that were saved before a number existed, or had its name, have it now."""
+        for group in self.param_groups:
+            for old, new in RENAMED.items():
+                if old in group and new in self.NUMBERS:
+                    group[new] = group.pop(old)
+            group.update(self._numbers | group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch. Zeros left in place count as no gradient."""
+        super().zero_grad(set_to_none)
+        self._gradients_are_used(self._params())
+
+    def clipping(self) -> AbstractContextManager[None]:
+        """Where gradients are clipped, or changed otherwise, between backward() and the step.
+
+        The direction is then made of what the block leaves in `.grad`, and its slope with the
+        gradients of the loss that were there before: a search needs both.
+
+        >>> import torch
+        >>> from cgq import CGQ
+        >>> weight = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = CGQ([weight])
+        >>> def closure(backward):
+        ...     loss = weight.square().sum()
+        ...     if backward:
+        ...         loss.backward()
+        ...         with optimizer.clipping():
+        ...             torch.nn.utils.clip_grad_norm_(weight, 0.1)
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+        """
+        return self._unclipped.kept(self._params())
+
+    def _gradients_are_used(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
+        """What is in `.grad` now is no gradient of the next step, unless nobody makes one."""
+        self._stale, self._found = StaleGradients(params, from_caller), None
+        self._unclipped = UnclippedGradients()
+
+    def _tell_of_dropped(self, objective: Objective) -> None:
+        if objective.dropped and not self._looked_for_dropped:
+            self._looked_for_dropped = True  # once: on an accelerator the host waits for the norms
+            if any(bool(grad.norm()) for grad in objective.dropped):
+                self._messages.give(DROPPED)
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]

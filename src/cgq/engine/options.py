@@ -1,0 +1,177 @@
+"""The settings that hold for the whole line, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from cgq.rules.momentum import Rule
+from cgq.rules.parabola import Fit
+from cgq.rules.quadratic_search import QuadraticSearch
+from cgq.rules.search import SearchRule
+
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How an optimizer searches. One line runs through all groups, so these are one for all."""
+
+    max_relative_step: float | None
+    fit: Fit
+    max_fits: int
+    search: SearchRule | None
+    search_prob: float
+    smoothing: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        rho = self.max_relative_step
+        require(
+            rho is None or 0.0 < rho < math.inf,
+            f"Invalid max_relative_step value: {rho}. Use None or a positive number such as 0.005.",
+        )
+        require(callable(self.fit), f"Invalid fit: {self.fit!r}. Use a function: cgq.two_point.")
+        require(
+            isinstance(self.max_fits, int) and self.max_fits >= 1,
+            f"Invalid max_fits value: {self.max_fits}. Use a whole number of 1 or more.",
+        )
+        require(
+            self.search is None or callable(self.search),
+            f"Invalid search: {self.search!r}. Use a function like cgq.QuadraticSearch().",
+        )
+        require(
+            0.0 <= self.search_prob <= 1.0,
+            f"Invalid search_prob value: {self.search_prob}. Use a probability from 0 to 1.",
+        )
+        require(
+            0.0 <= self.smoothing < 1.0,
+            f"Invalid smoothing value: {self.smoothing}. Use 0 (none) or a share below 1.",
+        )
+        require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
+
+    @cached_property
+    def rule(self) -> SearchRule:
+        """The search: the one given, or the paper's."""
+        return self.search or QuadraticSearch(self.fit, self.max_fits)
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether the search asks for |d|²."""
+        return getattr(self.rule, "needs_length", False)
+
+    @property
+    def any_slope(self) -> bool:
+        """Whether the search is asked even where the direction climbs."""
+        return getattr(self.rule, "any_slope", False)
+
+    @property
+    def shrinks_trial(self) -> bool:
+        """Whether the first trial is one that shrinks, and not the relative ceiling."""
+        return False
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a relative ceiling is earned, and loss and share may ask for more searches."""
+        return self.max_relative_step is not None and 0.0 < self.search_prob < 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateOptions(SearchOptions):
+    """Those, and how CGQ's direction is made."""
+
+    momentum: Rule | float
+    max_momentum: float
+    nesterov: bool
+    decoupled_weight_decay: bool
+    probe: float | None
+    maximize: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        momentum, probe = self.momentum, self.probe
+        require(
+            callable(momentum) or (isinstance(momentum, (int, float)) and 0 <= momentum < math.inf),
+            f"Invalid momentum value: {momentum}. Use a rule such as cgq.polak_ribiere, or a "
+            "number of 0 or more.",
+        )
+        require(
+            self.max_momentum >= 0.0,
+            f"Invalid max_momentum value: {self.max_momentum}. Use 0 or more.",
+        )
+        require(
+            probe is None or 0.0 < probe < math.inf,
+            f"Invalid probe value: {probe}. Use None or the length of the first trial step.",
+        )
+
+    @property
+    def shrinks_trial(self) -> bool:
+        return self.max_relative_step is None or self.probe is not None
+
+
+LINE_WIDE = frozenset(field.name for field in fields(ConjugateOptions))
+
+
+def line_wide(param_group: Group) -> Group:
+    """Those of a group's entries that hold for the whole line."""
+    return {name: value for name, value in param_group.items() if name in LINE_WIDE}
+
+
+def own_settings(param_group: Any, defaults: Group) -> Group:
+    """A group without what holds for the whole line, its own numbers checked."""
+    if not isinstance(param_group, dict):
+        raise TypeError(f"A parameter group must be a dict with 'params', not {param_group!r}.")
+    own = {name: value for name, value in param_group.items() if name not in LINE_WIDE}
+    mine = defaults | own
+    return own | checked_group(mine["lr"], mine["weight_decay"])
+
+
+def refuse_strays(groups: list[Group]) -> None:
+    """Refuse options of the whole line that someone has written into a group since."""
+    for group in groups:
+        if not LINE_WIDE.isdisjoint(group):
+            names = ", ".join(sorted(LINE_WIDE & group.keys()))
+            raise ValueError(
+                f"A parameter group holds {names}, which the optimizer would not look at: one line "
+                "runs through all groups. Give it when the optimizer is made; in skorch, call "
+                "initialize() after set_params()."
+            )
+
+
+def with_group(options: ConjugateOptions, said: Group, new: Group) -> ConjugateOptions:
+    """The options with what one more group says, unless groups before it `said` otherwise."""
+    for name, value in new.items():
+        if said.get(name, value) != value:
+            raise ValueError(
+                f"{name} is {said[name]!r} in one parameter group and {value!r} "
+                "in another, but one line runs through all groups. Set it once, for all."
+            )
+    return replace(options, **new)
+
+
+def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:
+    """What each parameter group sets for itself, as plain numbers that any checkpoint can hold."""
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    require(
+        float(lr) >= 0.0,
+        f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more.",
+    )
+    require(
+        0.0 <= weight_decay < math.inf,
+        f"Invalid weight_decay value: {weight_decay}. Use 0 or more.",
+    )
+    return {
+        "lr": lr if isinstance(lr, Tensor) else float(lr),
+        "weight_decay": float(weight_decay),
+    }
+
+
+def require(valid: bool, message: str) -> None:
+    """Raise a `ValueError` with this message, unless all is well."""
+    if not valid:
+        raise ValueError(message)

@@ -1,0 +1,190 @@
+"""What CGQ remembers from step to step: direction, residual, and numbers in the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cgq.rules.scalars import choose
+from cgq.vectors.layout import Buffer, Layout
+from cgq.vectors.sharding import sharded_like, take_over
+from cgq.vectors.workspace import Workspace
+
+State = MutableMapping[Tensor, dict[str, Any]]
+
+# In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
+# keep. The same in every group, but for step_size.
+NUMBERS: dict[str, float | int] = {
+    "step_size": 0.0,
+    "beta": 0.0,
+    "average": 0.0,  # of found steps, or of their shares of the ceiling; 0.0: none yet
+    "direction_bound": 0.0,  # at least |p|, for numbers that could leave the range of their dtype
+    "steps": 0,
+    "skipped": 0,
+    "rejected_fits": 0,
+    "trial_scale": 1.0,
+    "trial_total": 0.0,
+    "trial_searches": 0,
+}
+
+
+def read(group: dict[str, Any], names: Iterable[str]) -> dict[str, float | int]:
+    """These numbers of `group`, read off the device where one was left there."""
+    return {name: float_or_int(group[name]) for name in names}
+
+
+def float_or_int(number: Any) -> float | int:
+    """The number, waiting for a device if it is there."""
+    value: float | int = number.item() if isinstance(number, Tensor) else number
+    return value
+
+
+def count_skipped(groups: Iterable[dict[str, Any]], skipped: bool | Tensor = True) -> None:
+    """Count a skipped step; a tensor where the host has not looked."""
+    for group in groups:
+        group["skipped"] = group["skipped"] + skipped
+
+
+class Residual(NamedTuple):
+    """r = -g, the steepest way down from here: `scale` times the vector."""
+
+    vector: Buffer
+    scale: float
+
+
+def renewed(
+    old: DirectionState | None,
+    params: Sequence[Tensor],
+    groups: Sequence[int],
+    state: State,
+    with_residual: bool,
+    layout: Callable[[], Layout],
+) -> DirectionState:
+    """The old one if it serves these parameters, else a new one with its values."""
+    if old is not None:
+        if old.serves(params, groups, state, with_residual):
+            return old
+        old.release(state)
+    return DirectionState(layout(), state, with_residual)
+
+
+class DirectionState(Workspace):
+    """Direction p, residual r of the last step and a scratch vector, each flat.
+
+    p and r are also the per-parameter entries "direction" and "residual" of `state`, as views, so
+    that torch saves, loads and shards them like any optimizer's. The scratch vector holds the new
+    residual while it must be gathered, and then the snapshot while a line is searched.
+    """
+
+    def __init__(self, layout: Layout, state: State, with_residual: bool) -> None:
+        super().__init__(layout)
+        self.residual = layout.zeros() if with_residual else None
+        self.fresh = [param for param in layout.params if not state.get(param)]
+        self._entries = {"direction": self._seen_per_parameter(self.direction)}
+        if self.residual is not None:
+            self._entries["residual"] = self._seen_per_parameter(self.residual)
+        for name, entries in self._entries.items():
+            for param, entry in zip(layout.params, entries, strict=True):
+                if name in state[param]:
+                    take_over(entry, state[param][name])
+                state[param][name] = entry
+
+    def _seen_per_parameter(self, buffer: Buffer) -> list[Tensor]:
+        """The buffer's views, as DTensors where the parameters are."""
+        return [sharded_like(*pair) for pair in zip(self.layout.params, buffer.views, strict=True)]
+
+    def serves(
+        self, params: Sequence[Tensor], groups: Sequence[int], state: State, with_residual: bool
+    ) -> bool:
+        """Whether this belongs to exactly these parameters and still part of `state`."""
+        layout = self.layout
+        return (
+            (self.residual is not None) == with_residual
+            and layout.groups == groups
+            and layout.ids == list(map(id, params))
+            and layout.dtypes == [param.dtype for param in params]
+            and all(
+                state[param].get("direction") is entry
+                for param, entry in zip(params, self._entries["direction"], strict=True)
+            )
+        )
+
+    def release(self, state: State) -> None:
+        """Leave `state` with tensors of its own, so that the flat buffers can go."""
+        for name, entries in self._entries.items():
+            for param, entry in zip(self.layout.params, entries, strict=True):
+                if state.get(param, {}).get(name) is entry:
+                    state[param][name] = entry.clone()
+
+    def forget_fresh(self, state: State) -> None:
+        """A step that failed or was skipped leaves no state where there was none."""
+        for param in self.fresh:
+            state.pop(param, None)
+
+    def is_first_and_idle(self, grads: list[Tensor]) -> bool:
+        """Whether nothing is remembered of any parameter, and no gradient asks for a move."""
+        all_fresh = len(self.fresh) == len(self.layout.params)
+        return all_fresh and not any(bool(grad.any()) for grad in grads)
+
+    def new_residual(self, grads: list[Tensor], sign: float, decays: Sequence[float]) -> Residual:
+        """r = -(sign·∇f + decay·θ), with one decay per group."""
+        layout, values = self.layout, self.layout.values()
+        if layout.on_host and any(decays):
+            torch._foreach_copy_(self.scratch.views, values)
+            return self.residual_at_snapshot(grads, sign, decays)
+        if layout.on_host:  # a gathered copy would gain nothing
+            parts = list(layout.parts(grads, self.scratch.views))
+            return Residual(Buffer([], parts, grads), -sign)
+        gathered = self.gradients.of(grads)
+        if gathered is None:
+            torch._foreach_copy_(self.scratch.views, grads)
+        sources = self.scratch if gathered is None else gathered
+        for r, g in zip(self.scratch.blocks, sources.blocks, strict=True):
+            torch.mul(g, -sign, out=r)
+        for section in layout.sections:
+            if decay := decays[section.group]:
+                residuals = section.of(self.scratch.views)
+                torch._foreach_add_(residuals, section.of(values), alpha=-decay)
+        return Residual(self.scratch, 1.0)
+
+    def residual_at_snapshot(
+        self, grads: list[Tensor], sign: float, decays: Sequence[float]
+    ) -> Residual:
+        """The same, made in the scratch vector from the θ it holds."""
+        for section in self.layout.sections:
+            thetas = section.of(self.scratch.views)
+            torch._foreach_mul_(thetas, -decays[section.group])
+            torch._foreach_add_(thetas, section.of(grads), alpha=-sign)
+        return Residual(self.scratch, 1.0)
+
+    def remember(self, new: Residual, beta: float) -> None:
+        """p ← r + βp and the residual ← r."""
+        if self.residual is None:
+            for p, r in zip(self.direction.parts, new.vector.parts, strict=True):
+                p.mul_(beta).add_(r, alpha=new.scale)
+            return
+        for h, r in zip(self.residual.parts, new.vector.parts, strict=True):
+            torch.mul(r, new.scale, out=h)
+        for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
+            torch.add(h, p, alpha=beta, out=p)
+
+    def remember_unless(self, lost: Tensor, beta: float | Tensor) -> None:
+        """As `remember` for a gathered residual, unless the step is `lost`.
+
+        Neither `lost` nor `beta` is read by the host. What is left out may be NaN: hence `where`
+        and not a factor of zero, but for what was kept and is finite.
+        """
+        factor = choose(lost, 1.0, beta)
+        residuals = self.direction if self.residual is None else self.residual
+        for p, h, r in zip(
+            self.direction.blocks, residuals.blocks, self.scratch.blocks, strict=True
+        ):
+            left_out = lost.to(p.device)
+            if h is p:
+                p.mul_(factor.to(p)).add_(r.masked_fill_(left_out, 0.0))
+            else:
+                torch.where(left_out, h, r, out=h)
+                p.mul_(factor.to(p)).addcmul_(h, (~left_out).to(p))

@@ -1,0 +1,243 @@
+"""A mini-batch's loss as a function of where the parameters stand, from the user's closure."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from cgq.evaluation.environment import Environment
+from cgq.evaluation.gradients import StaleGradients
+from cgq.evaluation.objective import Objective, PassNotes
+from cgq.evaluation.precision import dtypes_behind, rounding
+from cgq.rules import scalars
+from cgq.vectors.sharding import gather_anew, gathering, local
+
+Closure = Callable[..., Any]
+
+
+def objective_of(closure: Closure, params: Sequence[Tensor], environment: Environment) -> Objective:
+    """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
+    if hasattr(closure, "first_pass"):
+        return cast(Objective, closure)
+    return ClosureObjective(closure, params, environment)
+
+
+class ClosureObjective:
+    """Evaluates a closure as it comes: an `Objective`.
+
+    Three closures are told apart: `closure(backward)`; one that has called backward() by the time
+    it returns; and one that only returns the loss. Probes of the first and the last run without
+    gradient. What else an evaluation changes is put back by `Environment`.
+    """
+
+    def __init__(
+        self, closure: Closure, params: Sequence[Tensor], environment: Environment
+    ) -> None:
+        self._params = params
+        self._closure, self._takes_backward = called_with_backward(closure)
+        self._environment = environment
+        self._notes: PassNotes = getattr(closure, "notes", PassNotes())
+        self._grads: list[Tensor | None] = []
+        self._values: list[Tensor] = []
+        self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        self._gathering: list[nn.Module] = []
+        self.runs_backward = False  # known after the first pass
+        self.rounding = 0.0  # likewise
+        self.draws_differ = False
+        self.uses_callers = False  # gradients, which were there before the first pass
+        self.dropped: Sequence[Tensor] = []  # gradients to which it would have added its own
+
+    def first_pass(self, stale: StaleGradients) -> Tensor | float | None:
+        """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
+        found = [param.grad for param in self._params]
+        given = [None if stale.hold(param) else param.grad for param in self._params]
+        at_hand = found if stale.from_caller else given
+        with ExitStack() as undo:
+            undo.callback(self._environment.rewind)
+            undo.callback(self._set_grads, given)
+            # Without old gradients it shows who ran backward(), and none is added to an old one.
+            self._set_grads([None] * len(found))
+            with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
+                loss = self._loss_and_gradient(at_hand, given)
+            undo.pop_all()
+        self._grads = [param.grad for param in self._params]
+        casts = rounding(self._environment.casts)
+        self.rounding = max(self.rounding, self._notes.rounding, casts)
+        return loss
+
+    def _loss_and_gradient(
+        self, at_hand: list[Tensor | None], given: list[Tensor | None]
+    ) -> Tensor | float | None:
+        loss = self._call(backward=True)
+        if loss is not None:
+            _check_loss(loss)
+            self.rounding = rounding(dtypes_behind(loss, self._params[0].device))
+        if self._has_grads():
+            self.runs_backward = not self._takes_backward
+            self.dropped = [grad for grad in given if grad is not None]
+            return _detached(loss)
+        if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:  # whoever called step() has run backward() before
+            self._set_grads(at_hand)
+            self.uses_callers = self._has_grads()
+        if loss is not None and not self._has_grads():
+            self._refuse_to_go_on()
+        return _detached(loss)
+
+    def _refuse_to_go_on(self) -> None:
+        """Raise, unless nothing is to be trained."""
+        if not any(param.requires_grad for param in self._params):
+            return
+        if self._takes_backward:
+            raise RuntimeError(
+                "The closure left no gradient although it was asked for one: call "
+                "loss.backward() in it when backward is True."
+            )
+        raise RuntimeError(
+            "The closure left no gradient: its loss carries no graph that reaches the "
+            "optimizer's parameters, and none of them has a .grad. Return the loss tensor "
+            "itself (not loss.item(), not under no_grad), or call backward() before step()."
+        )
+
+    def prepare_probes(self) -> None:
+        """Note how the first pass left everything; call before the first probe."""
+        self._environment.mark()
+        self._gathering = gathering(self._environment.modules, self._params)
+        gather_anew(self._gathering)
+        if self.runs_backward:  # and may write every gradient to the same memory, as DDP does
+            self._values = [local(grad).clone() for grad in self._grads if grad is not None]
+            self._set_aside_others()
+
+    def probe(self, device: torch.device) -> Tensor | float:
+        """The loss at the present parameters, with the first pass's noise."""
+        self._environment.rewind_for_probe()
+        self._set_grads([None] * len(self._params))
+        try:
+            with torch.set_grad_enabled(self.runs_backward):
+                loss = self._call(backward=False)
+        except RuntimeError as error:
+            if self.runs_backward or "does not require grad" not in str(error):
+                raise
+            raise RuntimeError(
+                "The closure differentiates, but probes run without gradient. Decorate it with "
+                "@torch.enable_grad()."
+            ) from error
+        finally:
+            gather_anew(self._gathering)
+            if self._values:
+                grads = [local(grad) for grad in self._grads if grad is not None]
+                torch._foreach_copy_(grads, self._values)
+        if not (self._takes_backward or self.runs_backward):  # these may draw for the gradient too
+            self.draws_differ |= not self._environment.has_drawn_alike()
+        self.draws_differ |= self._notes.draws_differ
+        if loss is None:
+            raise RuntimeError("The closure returned a loss at first and None when probed.")
+        _check_loss(loss)
+        return loss_value(loss, device)
+
+    def end_probes(self) -> None:
+        """Leave gradients, generators and buffers as after the first pass."""
+        self._restore_grads()
+        self._environment.resume()
+
+    def undo(self) -> None:
+        """Leave generators and buffers as before the first pass; the gradients stay."""
+        self._restore_grads()
+        self._environment.rewind()
+
+    def _set_aside_others(self) -> None:
+        """Keep the gradients of parameters that backward() reaches but the optimizer does not."""
+        own = set(map(id, self._params))
+        for module in self._environment.modules:
+            for param in module.parameters(recurse=False):
+                if id(param) not in own:
+                    grad = param.grad
+                    self._others.append((param, grad, None if grad is None else grad.clone()))
+
+    def _restore_grads(self) -> None:
+        self._set_grads(self._grads)
+        for param, grad, value in self._others:
+            param.grad = grad
+            if grad is not None and value is not None:
+                grad.copy_(value)
+
+    def undo_buffers_where(self, lost: Tensor) -> None:
+        """As `undo` where `lost` is true, for buffers, without the host looking at `lost`."""
+        self._environment.rewind_buffers_where(lost)
+
+    def _call(self, *, backward: bool) -> Any:
+        # Autocast caches weights it has cast: a probe would see those of the point before.
+        torch.clear_autocast_cache()
+        return self._closure(backward)
+
+    def _has_grads(self) -> bool:
+        return any(param.grad is not None for param in self._params)
+
+    def _set_grads(self, grads: Sequence[Tensor | None]) -> None:
+        for param, grad in zip(self._params, grads, strict=True):
+            param.grad = grad
+
+
+def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]:
+    """The closure as a function of `backward`, and whether it makes use of it.
+
+    It does if it has a parameter of that name, or one positional parameter without default.
+    """
+    code = getattr(closure, "__code__", None)
+    takes_any = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # as decorators' wrappers do
+    if code and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes_any):
+        return (lambda backward: closure()), False  # by far the most frequent, and quickly told
+    try:
+        signature = inspect.signature(closure)
+    except (TypeError, ValueError):  # a builtin that hides its signature
+        return (lambda backward: closure()), False
+    parameters = signature.parameters.values()
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    named = signature.parameters.get("backward")
+    if named is not None and named.kind is not named.POSITIONAL_ONLY and needed in ([], [named]):
+        return (lambda backward: closure(backward=backward)), True
+    if len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY:
+        return closure, True
+    if needed:
+        raise ValueError(
+            f"The closure needs arguments that step() cannot give: {signature}. "
+            "Write closure() -> loss or closure(backward: bool) -> loss."
+        )
+    return (lambda backward: closure()), False
+
+
+def _check_loss(loss: Any) -> None:
+    if isinstance(loss, Tensor):
+        if loss.numel() != 1 or loss.is_complex():
+            raise ValueError(
+                f"The closure returned a {loss.dtype} tensor of shape {tuple(loss.shape)}; a line "
+                "search needs one real number. Reduce it, for example with .mean()."
+            )
+    elif not isinstance(loss, numbers.Real):
+        raise ValueError(
+            f"The closure returned {type(loss).__name__}; return the loss as a tensor or a number."
+        )
+
+
+def _detached(loss: Tensor | float | None) -> Tensor | float | None:
+    return loss.detach() if isinstance(loss, Tensor) else loss
+
+
+def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
+    """The loss as a wide number of our own: a float, or a 0-dim tensor on an accelerator."""
+    if not isinstance(loss, Tensor):
+        return float(loss)
+    if scalars.is_host(loss.device):
+        return loss.item()
+    return loss.detach().reshape(()).to(device, scalars.scalar_dtype(device), copy=True)

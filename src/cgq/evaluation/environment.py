@@ -1,0 +1,117 @@
+"""Honest re-evaluation: what a forward pass draws and changes besides its result.
+
+A probe must see the same dropout masks and module buffers as the first pass, and the program must
+go on as if that first pass had been the only one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cgq.evaluation import rng
+from cgq.evaluation.snapshots import Snapshot, buffers
+
+
+class Environment:
+    """Random generators and module buffers before and after the first pass of a step.
+
+    The modules are those inside `model`; if it is None, those called during the first pass. Of a
+    compiled module the outermost call is seen and all that is inside it counts; but of a module
+    compiled in place, or a compiled function, nothing is seen: these need `model`.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        if not (model is None or isinstance(model, nn.Module)):
+            raise ValueError(f"Invalid model: {model!r}. Pass the torch.nn.Module you train.")
+        self.model = model
+        # One function for good: a compiled module is compiled anew for each hook it meets.
+        self._hook = self._on_forward
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of modules, states and copies: the step is over."""
+        self._thread = threading.get_ident()
+        self.modules: dict[nn.Module, None] = {}
+        self.casts: set[torch.dtype] = set()  # autocast's, where a module was called
+        self._rng_before: rng.States = {}
+        self._rng_after: rng.States = {}
+        self._drawn_from: rng.States = {}
+        self._buffers_before: list[Snapshot] = []
+        self._buffers_after: list[Snapshot] = []
+
+    @contextmanager
+    def first_pass(self, device_type: str = "cpu") -> Iterator[None]:
+        """Remember how everything was before this block, and what autocast does in it."""
+        self.forget()
+        self._device_type = device_type
+        self._rng_before = rng.states()
+        if self.model is not None:
+            self._meet(self.model)
+            yield
+            return
+        # Not through torch's register function: that gives each hook a number of its own, on
+        # which compiled modules depend too.
+        hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
+        hooks[self] = self._hook
+        try:
+            yield
+        finally:
+            hooks.pop(self, None)
+
+    def _on_forward(self, module: nn.Module, args: object) -> None:
+        # Another thread's modules are another run's.
+        if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
+            self._meet(module)
+            if torch.is_autocast_enabled(self._device_type):
+                self.casts.add(torch.get_autocast_dtype(self._device_type))
+
+    def _meet(self, module: nn.Module) -> None:
+        if module not in self.modules:
+            new = [inner for inner in module.modules() if inner not in self.modules]
+            self.modules.update(dict.fromkeys(new))
+            self._buffers_before.append(_buffers_of(new))
+
+    def mark(self) -> None:
+        """Remember how everything is after the first pass."""
+        self._rng_after = rng.states()
+        self._drawn_from = rng.changed(self._rng_before, self._rng_after)
+        self._buffers_after = [_buffers_of(self.modules)]
+
+    def rewind(self) -> None:
+        """As before the first pass."""
+        _restore(self._buffers_before)
+        rng.restore(self._rng_before)
+
+    def rewind_for_probe(self) -> None:
+        """As before the first pass, but for generators it did not draw from: nor will a probe."""
+        _restore(self._buffers_before)
+        rng.restore(self._drawn_from)
+
+    def rewind_buffers_where(self, lost: Tensor) -> None:
+        """Buffers as before the first pass where `lost` is true, decided on the device."""
+        for snapshot in self._buffers_before:
+            snapshot.restore_where(lost)
+
+    def resume(self) -> None:
+        """As after the first pass, once it was marked."""
+        _restore(self._buffers_after)
+        rng.restore(self._rng_after)
+
+    def has_drawn_alike(self) -> bool:
+        """Whether a probe has drawn what the first pass drew, or nothing."""
+        return rng.drawn_alike(self._drawn_from, self._rng_after)
+
+
+def _buffers_of(modules: Iterable[nn.Module]) -> Snapshot:
+    return Snapshot([buffers(module) for module in modules])
+
+
+def _restore(snapshots: list[Snapshot]) -> None:
+    for snapshot in snapshots:
+        snapshot.restore()

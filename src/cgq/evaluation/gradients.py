@@ -1,0 +1,70 @@
+"""What `.grad` holds before a step: stale gradients, and those changed since backward()."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from cgq.vectors.layout import real
+
+
+class StaleGradients:
+    """The gradients a step left in `.grad`: the next one need not keep them.
+
+    Those that the caller has put there (`from_caller`) may count again: who runs backward() and
+    then hands over a loss without a graph means what is in `.grad`, however old it is.
+    """
+
+    def __init__(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
+        self.from_caller = from_caller
+        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        for param in params:
+            grad = param.grad
+            if grad is not None:
+                self._marks[id(param)] = weakref.ref(grad), grad._version
+
+    def hold(self, param: Tensor) -> bool:
+        """Whether its gradient is the one that was there then, and nobody wrote to it since."""
+        grad, mark = param.grad, self._marks.get(id(param))
+        if grad is None or mark is None:
+            return False
+        then, version = mark
+        return grad is then() and grad._version == version
+
+
+class UnclippedGradients:
+    """Gradients as backward() left them, for as long as `.grad` holds what a block made of them.
+
+    Along d the loss has the slope ∇f·d. If d is made of a clipped gradient c·∇f, then c·∇f·d, which
+    is all that `.grad` can tell, is too flat.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[int, Tensor] = {}
+        self._clipped = StaleGradients([])
+
+    @contextmanager
+    def kept(self, params: Sequence[Tensor]) -> Iterator[None]:
+        """Keep the gradients that this block is about to change."""
+        before = [(param, self._of(param)) for param in params]
+        values = {id(param): grad.clone() for param, grad in before if grad is not None}
+        try:
+            yield
+        finally:
+            for param in params:
+                if param.grad is not None and id(param) not in values:  # the loss ignores it
+                    values[id(param)] = torch.zeros_like(param.grad)
+            self._values, self._clipped = values, StaleGradients(params)
+
+    def of(self, params: Sequence[Tensor]) -> list[Tensor] | None:
+        """The gradients of the loss; None: they are in `.grad`."""
+        if not (self._values and any(map(self._clipped.hold, params))):
+            return None
+        return [real(grad) for grad in map(self._of, params) if grad is not None]
+
+    def _of(self, param: Tensor) -> Tensor | None:
+        return self._values[id(param)] if self._clipped.hold(param) else param.grad

@@ -1,0 +1,171 @@
+"""One form of keep and restore, for module buffers and for a base optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from cgq.rules import scalars
+
+# The kernels of BatchNorm write running statistics without raising their version. So the version
+# is believed only of tables and masks too long to be statistics, which would be costly to copy.
+LONG = 1 << 16
+# Of these one kernel copies many tensors.
+FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
+
+
+class Snapshot:
+    """Dictionaries and lists as they were, with the values of the tensors in them.
+
+    Containers and tensors are restored in place, so that whoever refers to them goes on. What
+    optimizers inside keep counts too; other objects are kept as references.
+
+    Args:
+        places: dictionaries, lists or optimizers.
+        without: tensors whose values somebody else restores.
+
+    >>> state = {"mean": torch.ones(2), "steps": [1]}
+    >>> snapshot = Snapshot([state])
+    >>> state["mean"].zero_(), state["steps"].append(2), state.update(new=3)
+    (tensor([0., 0.]), None, None)
+    >>> snapshot.restore()
+    >>> state
+    {'mean': tensor([1., 1.]), 'steps': [1]}
+    """
+
+    def __init__(self, places: Iterable[Any], without: Iterable[Tensor] = ()) -> None:
+        self._containers: list[tuple[Any, Any]] = []
+        self._seen = set(map(id, without))
+        tensors: list[Tensor] = []
+        for place in places:
+            tensors += self._noted(place)
+        self._saved = {
+            id(tensor): _Saved(tensor, value)
+            for tensor, value in zip(tensors, copies(tensors), strict=True)
+        }
+
+    def _noted(self, value: Any) -> Iterator[Tensor]:
+        """Note the containers within, and give the tensors."""
+        if id(value) in self._seen:
+            return
+        if isinstance(value, Tensor):
+            self._seen.add(id(value))
+            yield value
+            return
+        if isinstance(value, Optimizer):
+            value = vars(value)
+        if isinstance(value, (dict, list)):
+            self._seen.add(id(value))
+            self._containers.append((value, value.copy()))
+        elif type(value) is not tuple:
+            return
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from self._noted(inner)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back."""
+        for container, entries in self._containers:
+            if isinstance(container, list):
+                container[:] = entries
+            elif not _same_entries(container, entries):
+                container.clear()
+                container.update(entries)
+        alike: dict[Any, list[_Saved]] = {}  # one foreach kernel takes tensors of one kind
+        for saved in self._saved.values():
+            if saved.may_differ:
+                alike.setdefault((saved.tensor.device, saved.tensor.dtype), []).append(saved)
+        for kind in alike.values():
+            values = [each.value for each in kind if each.value is not None]
+            torch._foreach_copy_([each.tensor for each in kind], values)
+            for each in kind:
+                each.is_restored()
+
+    def restore_where(self, lost: Tensor) -> None:
+        """Restore the tensors' values where `lost` is true, without the host looking at it."""
+        alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        for container, entries in self._containers:
+            for name, then in entries.items():
+                now, saved = container.get(name), self._saved.get(id(then))
+                if now is None or saved is None or saved.value is None:
+                    continue
+                if saved.value.shape == now.shape:
+                    alike.setdefault((now.device, now.dtype), []).append((now, saved.value))
+        for pairs in alike.values():
+            now, then = (torch.cat([pair[i].reshape(-1) for pair in pairs]) for i in (0, 1))
+            mixed = torch.where(lost.to(now.device), then, now)
+            tensors = [tensor for tensor, _ in pairs]
+            values = torch.split(mixed, [tensor.numel() for tensor in tensors])
+            torch._foreach_copy_(
+                tensors, [v.view(t.shape) for v, t in zip(values, tensors, strict=True)]
+            )
+
+
+class _Saved:
+    """A tensor and the value it had; None: it cannot be written to."""
+
+    def __init__(self, tensor: Tensor, value: Tensor | None) -> None:
+        self.tensor, self.value = tensor, value
+        self._version = 0 if value is None else tensor._version
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether someone may have written to the tensor since; a resized one is restored here."""
+        if self.value is None:
+            return False
+        if self.value.shape != self.tensor.shape:
+            self.tensor.set_(self.value.clone())  # type: ignore[call-overload]
+            return False
+        return self.tensor.numel() < LONG or self.tensor._version != self._version
+
+    def is_restored(self) -> None:
+        self._version = self.tensor._version
+
+
+def buffers(module: nn.Module) -> Any:
+    """Where a module keeps its buffers."""
+    if isinstance(module, torch.jit.ScriptModule):  # its dictionary is no dictionary
+        return dict(module.named_buffers(recurse=False))
+    return module._buffers
+
+
+@torch.no_grad()
+def copies(tensors: list[Tensor]) -> list[Tensor | None]:
+    """Copies of the tensors; None of one that is not writable."""
+    copies: list[Tensor | None] = [None] * len(tensors)
+    alike: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if not _is_writable(tensor):
+            continue
+        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if scalars.is_host(tensor.device) or not (plain and tensor.dtype in FOREACH):
+            copies[index] = tensor.clone()
+        else:
+            alike.setdefault((tensor.device, tensor.dtype), []).append(index)
+    for indices in alike.values():
+        # There is no foreach clone; a product with one is exact.
+        products = torch._foreach_mul([tensors[index] for index in indices], 1)
+        for index, product in zip(indices, products, strict=True):
+            copies[index] = product
+    return copies
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
+    if is_lazy(tensor) or tensor.is_inference():
+        return False
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return True
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
+
+
+def _same_entries(container: dict[Any, Any], entries: dict[Any, Any]) -> bool:
+    return container.keys() == entries.keys() and all(
+        container[name] is entry for name, entry in entries.items()
+    )

@@ -1,0 +1,1 @@
+"""The method's formulas: numbers in, numbers out."""

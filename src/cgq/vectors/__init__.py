@@ -1,0 +1,1 @@
+"""All parameters as one vector: where they lie, inner products, the line through them."""

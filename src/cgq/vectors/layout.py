@@ -1,0 +1,186 @@
+"""The trained parameters as one vector: a flat buffer per device and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cgq.rules import scalars
+from cgq.vectors.sharding import Reduce, local
+
+# On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
+GATHERED = 1 << 30
+
+
+def real(tensor: Tensor) -> Tensor:
+    """What this rank holds of the tensor, a complex one as pairs of real numbers: no copy."""
+    tensor = local(tensor)
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:
+    """The parameters that have a gradient, and the number of each one's group."""
+    numbers, params = [], []
+    for number, group in enumerate(groups):
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                if grad.layout is not torch.strided:
+                    raise RuntimeError(
+                        "A line search does not support sparse gradients: inner products need them "
+                        "dense. Use sparse=False in the embedding, or give it another optimizer."
+                    )
+                numbers.append(number)
+                params.append(param)
+    return numbers, params
+
+
+class Section(NamedTuple):
+    """The parameters of one group on one device: what a foreach kernel can move at once."""
+
+    group: int
+    device: torch.device
+    members: list[int]
+
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Its share of `tensors`, one per parameter of the layout."""
+        return [tensors[index] for index in self.members]
+
+
+class Span(NamedTuple):
+    """Neighbours in one block that belong to one group and are handled by one kernel."""
+
+    block: int
+    elements: slice
+    group: int
+    members: list[int]
+
+
+class Buffer(NamedTuple):
+    """A vector's memory, seen per block, per span and per parameter."""
+
+    blocks: list[Tensor]
+    parts: list[Tensor]
+    views: list[Tensor]
+
+
+class Layout:
+    """Where each parameter lies in the vector.
+
+    A parameter's place has its strides, so that channels-last weights meet channels-last memory.
+    Of a sharded parameter this rank's part has a place; `reduce` then adds up inner products.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        groups: Sequence[int],
+        reduce: Reduce | None = None,
+    ) -> None:
+        self.reduce = reduce
+        self.params = list(params)
+        self.ids = list(map(id, self.params))
+        self.dtypes = [param.dtype for param in self.params]
+        self.groups = list(groups)
+        places: dict[tuple[int, torch.device], list[int]] = {}
+        for index, (param, group) in enumerate(zip(self.params, self.groups, strict=True)):
+            places.setdefault((group, param.device), []).append(index)
+        self.sections = [Section(*place, members) for place, members in places.items()]
+        self.spans: list[Span] = []
+        self.sizes: list[int] = []
+        self._kinds: list[tuple[torch.device, torch.dtype]] = []
+        self._shapes: list[tuple[torch.Size, tuple[int, ...]]] = []
+        members: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for index, param in enumerate(self.params):
+            values = real(param.detach())
+            self._shapes.append((values.shape, torch.empty_like(values, device="meta").stride()))
+            members.setdefault((values.device, values.dtype), []).append(index)
+        self._offsets = [0] * len(self.params)
+        self.members = list(members.values())
+        for block, ((device, dtype), indices) in enumerate(members.items()):
+            self._kinds.append((device, dtype))
+            self.sizes.append(self._place(block, device, indices))
+        # Where sums are made: an accelerator, if any parameter is on one.
+        self.device = min((device for device, _ in self._kinds), key=scalars.is_host)
+        self.on_host = scalars.is_host(self.device)
+        self.range = min(torch.finfo(dtype).max for _, dtype in self._kinds)
+        self._are_values = all(real(param) is param for param in self.params)
+
+    def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
+        offset = 0
+        limit = 0 if scalars.is_host(device) else GATHERED
+        for index in sorted(indices, key=lambda i: self.groups[i]):
+            start, self._offsets[index] = offset, offset
+            offset += self._shapes[index][0].numel()
+            last = self.spans[-1] if self.spans else None
+            if (
+                last
+                and (last.block, last.group) == (block, self.groups[index])
+                and offset - last.elements.start <= limit
+            ):
+                self.spans[-1] = last._replace(
+                    elements=slice(last.elements.start, offset), members=[*last.members, index]
+                )
+            else:
+                self.spans.append(Span(block, slice(start, offset), self.groups[index], [index]))
+        return offset
+
+    def values(self) -> list[Tensor]:
+        """The parameters themselves, complex ones as pairs of real numbers."""
+        return self.params if self._are_values else [real(param) for param in self.params]
+
+    def gradients(self) -> list[Tensor]:
+        """Theirs, which they must all have, in the same form."""
+        grads: list[Any] = [param.grad for param in self.params]
+        return grads if self._are_values else list(map(real, grads))
+
+    def zeros(self) -> Buffer:
+        """A new vector of zeros."""
+        return self._buffer(torch.zeros)
+
+    def empty(self) -> Buffer:
+        """A new vector whose values are yet to be written."""
+        return self._buffer(torch.empty)
+
+    def gathered(self, tensors: Sequence[Tensor]) -> Buffer:
+        """A new vector with the values of `tensors`, one per parameter."""
+        buffer = self.empty()
+        torch._foreach_copy_(buffer.views, list(tensors))
+        return buffer
+
+    def _buffer(self, make: Callable[..., Tensor]) -> Buffer:
+        blocks = [
+            make(size, device=device, dtype=dtype)
+            for size, (device, dtype) in zip(self.sizes, self._kinds, strict=True)
+        ]
+        return Buffer(blocks, self.parts_of(blocks), self.views_of(blocks))
+
+    def parts_of(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The spans within blocks."""
+        return [blocks[span.block][span.elements] for span in self.spans]
+
+    def views_of(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The parameters' places within blocks."""
+        views = [blocks[0]] * len(self.params)
+        for block, members in zip(blocks, self.members, strict=True):
+            for index in members:
+                shape, strides = self._shapes[index]
+                offset = block.storage_offset() + self._offsets[index]
+                views[index] = block.as_strided(shape, strides, offset)
+        return views
+
+    def parts(self, tensors: Sequence[Tensor], like: Sequence[Tensor]) -> Iterable[Tensor]:
+        """Each span of `tensors` (one per parameter) as one-dimensional tensor."""
+        for span in self.spans:
+            flat = [_flattened(tensors[index], like[index]) for index in span.members]
+            yield flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
+    """The elements of `tensor` in the order in which `like` keeps them in memory."""
+    if tensor.stride() != like.stride():
+        tensor = torch.empty_like(like).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,0 +1,75 @@
+"""The vectors a step works with, and parameters that lie side by side as one more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cgq.vectors.layout import Buffer, Layout
+
+
+class Workspace:
+    """Two vectors of all parameters, one for the direction, and the parameters themselves."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.direction = layout.zeros()
+        self.scratch = layout.zeros()
+        self.parameters, self.gradients = Contiguous(layout), Contiguous(layout)
+
+    def own_memory(self) -> Buffer | None:
+        """The parameters as one vector in their own memory; None: they are apart."""
+        return self.parameters.of(self.layout.values())
+
+    def copied_parameters(self) -> Buffer:
+        """A copy of the parameters as one vector."""
+        own = self.own_memory()
+        if own is None:
+            return self.layout.gathered(self.layout.values())
+        blocks = [block.clone() for block in own.blocks]
+        return Buffer(blocks, self.layout.parts_of(blocks), [])
+
+
+class Contiguous:
+    """Finds vectors whose parts lie in memory just as a layout places them.
+
+    A program may keep its parameters or gradients in flat memory to save kernels on an
+    accelerator. Where it does, this spares the gathering. What was found last is remembered.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._places: list[object] = []
+        self._found: Buffer | None = None
+
+    def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
+        """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
+        if self._layout.on_host:  # where nothing is gathered anyway
+            return None
+        places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
+        if places != self._places:
+            self._places, self._found = places, self._buffer(tensors)
+        return self._found
+
+    def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:
+        views = self._layout.views_of
+        blocks = [
+            _block([tensors[index] for index in members], size)
+            for members, size in zip(self._layout.members, self._layout.sizes, strict=True)
+        ]
+        found = [block for block in blocks if block is not None]
+        if len(found) < len(blocks):
+            return None
+        for tensor, view in zip(tensors, views(found), strict=True):
+            same = tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
+            if not same or tensor.dtype != view.dtype:
+                return None
+        return Buffer(found, self._layout.parts_of(found), list(tensors))
+
+
+def _block(tensors: list[Tensor], size: int) -> Tensor | None:
+    """The memory from the first tensor on, if there is as much of it."""
+    first = min(tensors, key=Tensor.data_ptr)
+    behind = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
+    return None if behind < size else first.as_strided((size,), (1,), first.storage_offset())
