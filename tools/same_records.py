@@ -6,7 +6,7 @@
 
 `record` trains with `cgq compare` on the CPU, one thread, one epoch: every method of `cgq methods`
 with the MLP on MNIST, and `search` with the small GPT, whose epoch of 8,000 windows is 50 steps of
-160. The command has no single seed but the first, which is 0. Twenty-odd runs take ten minutes.
+160. The seed is 0, the only one that the command runs alone. All take a quarter of an hour.
 
 `compare` compares the records line by line and byte by byte, in the order of their keys, without
 `command`, `task` (a path) and `versions` of the first line; hardware, settings and the checksum of
