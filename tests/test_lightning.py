@@ -403,7 +403,7 @@ def test_a_scaler_that_overflows_leaves_the_step_out() -> None:
     trainer, _ = fitted(module, data[:1], plugins=MixedPrecision("16-mixed", "cpu", scaler))
     optimizer = trainer.optimizers[0]
     assert all(map(torch.equal, module.parameters(), before))
-    assert optimizer.window is None
+    assert optimizer.batches is None
     trainer, searches = fitted(module, data, plugins=MixedPrecision("16-mixed", "cpu", scaler))
     assert all(searches)
     assert not any(map(torch.equal, module.parameters(), before))

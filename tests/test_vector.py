@@ -10,6 +10,7 @@ import torch
 from test_accelerator import as_accelerator
 from torch import Tensor
 
+from cgq.vectors.device import DeviceVector
 from cgq.vectors.layout import Layout
 from cgq.vectors.products import Vector
 from cgq.vectors.sharding import Reduce
@@ -26,7 +27,8 @@ BLOCKS = [
 def vector(tensors: Sequence[Tensor], scale: float = 1.0, reduce: Reduce | None = None) -> Vector:
     layout = Layout(tensors, [0] * len(tensors), reduce)
     buffer = layout.gathered(tensors)
-    return Vector("x", layout, {}, lambda: buffer.parts, scale)
+    kind = Vector if layout.on_host else DeviceVector
+    return kind("x", layout, {}, lambda: buffer.parts, scale)
 
 
 @pytest.mark.parametrize("scale", [1.0, -3.0])
