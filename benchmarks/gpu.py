@@ -23,13 +23,13 @@ from rich.table import Table
 import cgq
 from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
-from cgqbench.data.images import cropped_and_flipped, normalised
 from cgqbench.engines import ENGINES, Ended
 from cgqbench.feed import Feed
-from cgqbench.networks import network
 from cgqbench.record import read_run
 from cgqbench.runner import Conditions, record_path
-from cgqbench.task import Task
+from cgqbench.tasks.data.images import cropped_and_flipped, normalised
+from cgqbench.tasks.networks import network
+from cgqbench.tasks.task import Task
 from cgqbench.train import Learner, train_epoch
 
 EPOCH = 50_000

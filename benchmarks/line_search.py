@@ -23,7 +23,8 @@ from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.machine import hardware, versions
-from cgqbench.task import Task, by_name
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.task import Task
 from cgqbench.train import Learner
 
 BATCH = 32

@@ -20,10 +20,11 @@ from torch.optim.swa_utils import AveragedModel
 from cgq import CGQ, anytime_average
 from cgqbench.arithmetic import Arithmetic
 from cgqbench.cell import Cell
-from cgqbench.data import load
 from cgqbench.feed import Feed
-from cgqbench.networks import network
-from cgqbench.task import Task, by_name
+from cgqbench.tasks.data import load
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.networks import network
+from cgqbench.tasks.task import Task
 from cgqbench.train import Learner, train_epoch
 
 EXAMPLES = 12_800

@@ -22,8 +22,7 @@ from cgqbench.feed import Feed
 from cgqbench.graphs import Graphs
 from cgqbench.methods import METHODS
 from cgqbench.runner import Conditions, record_path
-from cgqbench.task import Task
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.task import Task, TaskError
 from cgqbench.train import Learner, train_epoch
 
 pytestmark = [
@@ -233,7 +232,7 @@ def test_parameters_that_move_in_memory_are_refused() -> None:
 
 
 def test_compiled_blocks_in_bf16_train_alike_with_and_without_graphs() -> None:
-    from cgqbench.networks import network
+    from cgqbench.tasks.networks import network
 
     task = task_of(lambda: network("resnet20", (3, 8, 8), 10), 12 * 16)
     plain, its_row = trained("cgq", graphs=False, task=task, fast=True)

@@ -13,21 +13,22 @@ from browser import choose, started, window
 from made_records import row, write
 from typer.testing import CliRunner
 
-from cgqbench import command, task
+from cgqbench import command
 from cgqbench.cell import Cell
 from cgqbench.cli import app
 from cgqbench.comparison import comparisons
-from cgqbench.data import stdlib
-from cgqbench.data.text import LENGTH, VOCABULARY
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.methods import chosen
-from cgqbench.networks import LANGUAGE_MODELS, language_model, repeated_blocks
-from cgqbench.networks.gpt import GPT
 from cgqbench.record import runs
 from cgqbench.report import write_report
 from cgqbench.runner import Conditions, record_path, run_cell
-from cgqbench.task import by_name, per_character
+from cgqbench.tasks import named
+from cgqbench.tasks.data import stdlib
+from cgqbench.tasks.data.text import LENGTH, VOCABULARY
+from cgqbench.tasks.named import by_name, per_character
+from cgqbench.tasks.networks import LANGUAGE_MODELS, language_model, repeated_blocks
+from cgqbench.tasks.networks.gpt import GPT
 from cgqbench.train import parameter_count
 
 
@@ -36,7 +37,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny GPT, epochs of three batches and few tests, in place of minutes of training."""
     tiny = partial(GPT, width=16, layers=2, heads=2)
     monkeypatch.setitem(LANGUAGE_MODELS, "gpt1m", tiny)
-    monkeypatch.setattr(task, "WINDOWS", 40)
+    monkeypatch.setattr(named, "WINDOWS", 40)
     monkeypatch.setattr(stdlib, "TESTS", 20)
 
 

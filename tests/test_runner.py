@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
 from cgqbench.record import Record, RecordError, runs, times_of
 from cgqbench.runner import Conditions, record_path, refuse_differences, run_cell
-from cgqbench.seeds import derived
-from cgqbench.task import task_of
+from cgqbench.tasks.seeds import derived
 from cgqbench.train import Learner, on_test_data
 
 TASK = str(Path(__file__).with_name("small_task.py"))
@@ -223,7 +222,7 @@ def test_the_average_is_the_anytime_average_with_its_own_batch_norm(tmp_path):
     task = task_of(cell)
     feed = Feed(task, CPU, cell.batch_size, cell.seed)
     # The slow, obvious twin: keep every iterate, average with the weights of the formula.
-    from cgqbench.seeds import seed_everything
+    from cgqbench.tasks.seeds import seed_everything
 
     learner = Learner(cell, task, feed, Arithmetic(CPU))
     mean, t = None, 0

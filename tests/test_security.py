@@ -21,11 +21,11 @@ from rich.console import Console
 
 from cgq import CGQ
 from cgqbench.cell import Cell
-from cgqbench.data.dataset import DamagedData
-from cgqbench.data.loading import dataset
 from cgqbench.outcome import write_outcome
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.tasks.data.dataset import DamagedData
+from cgqbench.tasks.data.loading import dataset
 
 DOWNLOADED = ("fashion_mnist", "svhn", "cifar10", "cifar100")
 

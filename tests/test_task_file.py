@@ -11,8 +11,8 @@ from cgqbench.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.record import RecordError, runs
 from cgqbench.runner import Conditions, run_cell
-from cgqbench.task import right_classes
-from cgqbench.task_file import TaskError, from_file, try_out
+from cgqbench.tasks.task import TaskError, right_classes
+from cgqbench.tasks.task_file import from_file, try_out
 from cgqbench.train import on_test_data
 
 SMALL = Path(__file__).with_name("small_task.py")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cgqbench.joining import join
-from cgqbench.networks import repeated_blocks
+from cgqbench.tasks.networks import repeated_blocks
 
 # The shapes of blocks a network may have, and so how often one block's code is compiled.
 SHAPES = 64

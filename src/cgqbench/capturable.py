@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from cgq import generators
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.task import TaskError
 
 
 @contextmanager

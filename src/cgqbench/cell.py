@@ -5,7 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.task import Task
+from cgqbench.tasks.task_file import from_file
 
 LONGEST = 150
 
@@ -42,3 +47,8 @@ class Cell:
     def as_dict(self) -> dict[str, Any]:
         """Its fields, as a record's first line holds them."""
         return asdict(self)
+
+
+def task_of(cell: Cell) -> Task:
+    """The task that a cell trains."""
+    return from_file(Path(cell.task)) if cell.task else by_name(cell.dataset, cell.network)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cgqbench.data import STDLIB
-from cgqbench.data.sources import SOURCES
-from cgqbench.data.text import VOCABULARY
 from cgqbench.record import Line, Run
+from cgqbench.tasks.data import STDLIB
+from cgqbench.tasks.data.sources import SOURCES
+from cgqbench.tasks.data.text import VOCABULARY
 
 MARGIN = 0.01
 """What a living run must be below guessing by, as a share."""

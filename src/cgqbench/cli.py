@@ -201,7 +201,7 @@ def methods(network: opt.Network = "mlp") -> None:
 @data_app.command("list")
 def data_list() -> None:
     """Say which data sets there are, and which of them are at hand."""
-    from cgqbench.data import NAMES, STDLIB, MissingData, data_folder
+    from cgqbench.tasks.data import NAMES, STDLIB, MissingData, data_folder
 
     console = Console()
     for name in (*NAMES, STDLIB):
@@ -218,7 +218,7 @@ def data_get(
     name: Annotated[str, typer.Argument(help="The data set: cgq data list names them.")],
 ) -> None:
     """Download a data set's official files, check them, and keep them in the data folder."""
-    from cgqbench.data import STDLIB, fetch
+    from cgqbench.tasks.data import STDLIB, fetch
 
     with clear_errors():
         if name != STDLIB:  # which came with Python
@@ -228,7 +228,7 @@ def data_get(
 
 def _readiness(name: str) -> str:
     """What there is of a data set; MissingData if not all."""
-    from cgqbench.data import STDLIB, load, standard_library
+    from cgqbench.tasks.data import STDLIB, load, standard_library
 
     if name == STDLIB:
         text = standard_library()

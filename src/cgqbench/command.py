@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.cell import Cell, task_of
 from cgqbench.display import followed
 from cgqbench.engines import ENGINES
 from cgqbench.methods import chosen
@@ -23,8 +23,8 @@ from cgqbench.outcome import write_outcome
 from cgqbench.record import Record, RecordError
 from cgqbench.runner import Conditions, check_same, record_path
 from cgqbench.schedules import Budget
-from cgqbench.task import Task, task_of
-from cgqbench.task_file import try_out
+from cgqbench.tasks.task import Task
+from cgqbench.tasks.task_file import try_out
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from itertools import islice
 import torch
 from torch import Generator, Tensor
 
-from cgqbench.seeds import derived
-from cgqbench.task import Task
+from cgqbench.tasks.seeds import derived
+from cgqbench.tasks.task import Task
 
 Batch = tuple[Tensor, Tensor]
 

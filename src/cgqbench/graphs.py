@@ -19,8 +19,7 @@ from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
 from cgqbench.capturable import only_what_a_graph_repeats
 from cgqbench.joining import flat_values, set_values, views_side_by_side
-from cgqbench.task import Loss
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.task import Loss, TaskError
 
 # Passes before a capture, in which libraries choose their kernels and take their memory.
 WARM_UP = 3

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.machine import hardware, versions
 from cgqbench.meter import Glance
 from cgqbench.methods import chosen
 from cgqbench.record import Line, Record, RecordError
-from cgqbench.task import Task, task_of
+from cgqbench.tasks.task import Task
 from cgqbench.tensorboard_log import tensorboard_log
 from cgqbench.train import Learner, all_finite, evaluated, parameter_count, train_epoch
 

@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.progress import track
 
 from cgq import CGQ
-from cgqbench.cell import Cell
+from cgqbench.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.landscape import landscape
 from cgqbench.record import Line
 from cgqbench.runner import Conditions, header_of, record_path, refuse_differences
-from cgqbench.seeds import derived, seed_everything
-from cgqbench.task import task_of
+from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.train import Learner, closure_of
 
 

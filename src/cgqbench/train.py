@@ -22,9 +22,8 @@ from cgqbench.meter import Glance, Meter, finite
 from cgqbench.methods import chosen
 from cgqbench.record import Line
 from cgqbench.schedules import Budget
-from cgqbench.seeds import derived, seed_everything
-from cgqbench.task import Loss, Task
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.seeds import derived, seed_everything
+from cgqbench.tasks.task import Loss, Task, TaskError
 
 # Batches that re-estimate BatchNorm's statistics for averaged weights.
 SAMPLE = 30

@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from cgqbench.cell import Cell
-from cgqbench.data import MissingData
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.engines.shared_gpu import shared_gpu
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, run_cell
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.data import MissingData
+from cgqbench.tasks.task import TaskError
 
 
 def local(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[Event]:

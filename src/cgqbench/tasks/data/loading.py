@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cgqbench.data.dataset import DamagedData, Dataset, MissingData, Split
-from cgqbench.data.folder import data_folder
-from cgqbench.data.formats import Bytes
-from cgqbench.data.sources import Part, Source, source
+from cgqbench.tasks.data.dataset import DamagedData, Dataset, MissingData, Split
+from cgqbench.tasks.data.folder import data_folder
+from cgqbench.tasks.data.formats import Bytes
+from cgqbench.tasks.data.sources import Part, Source, source
 
 _PACKAGE = Path(__file__).parent
 

@@ -7,8 +7,8 @@ import os
 import sysconfig
 from pathlib import Path
 
-from cgqbench.data.dataset import MissingData
-from cgqbench.data.text import LENGTH, Text
+from cgqbench.tasks.data.dataset import MissingData
+from cgqbench.tasks.data.text import LENGTH, Text
 
 STDLIB = "stdlib"
 TESTS = 1000

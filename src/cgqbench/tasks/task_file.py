@@ -17,12 +17,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
-from cgqbench.seeds import seed_everything
-from cgqbench.task import Task, right_classes
-
-
-class TaskError(ValueError):
-    """A task file that cannot be used; the message names the cure."""
+from cgqbench.tasks.seeds import seed_everything
+from cgqbench.tasks.task import Task, TaskError, right_classes
 
 
 def from_file(path: Path) -> Task:

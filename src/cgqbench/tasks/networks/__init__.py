@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from torch import nn
 
-from cgqbench.networks.densenet import densenet100
-from cgqbench.networks.gpt import Block, gpt1m, gpt10m
-from cgqbench.networks.initial import kaiming_normal
-from cgqbench.networks.mlp import mlp
-from cgqbench.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
-from cgqbench.networks.vgg import vgg16
+from cgqbench.tasks.networks.densenet import densenet100
+from cgqbench.tasks.networks.gpt import Block, gpt1m, gpt10m
+from cgqbench.tasks.networks.initial import kaiming_normal
+from cgqbench.tasks.networks.mlp import mlp
+from cgqbench.tasks.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
+from cgqbench.tasks.networks.vgg import vgg16
 
 NETWORKS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
     "mlp": mlp,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cgqbench.data import formats
-from cgqbench.data.stdlib import STDLIB
+from cgqbench.tasks.data import formats
+from cgqbench.tasks.data.stdlib import STDLIB
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cgqbench.data.dataset import DamagedData
+from cgqbench.tasks.data.dataset import DamagedData
 
 Bytes = NDArray[np.uint8]
 Reader = Callable[[Sequence[Path]], tuple[Bytes, Bytes]]
