@@ -19,10 +19,10 @@ from cgqbench.cell import Cell, task_of
 from cgqbench.display import followed
 from cgqbench.engines import ENGINES
 from cgqbench.methods import chosen
+from cgqbench.methods.schedules import Budget
 from cgqbench.outcome import write_outcome
 from cgqbench.record import Record, RecordError
 from cgqbench.runner import Conditions, check_same, record_path
-from cgqbench.schedules import Budget
 from cgqbench.tasks.task import Task
 from cgqbench.tasks.task_file import try_out
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cgqbench import readings
+from cgqbench.methods import readings
 from cgqbench.record import Line
 
 

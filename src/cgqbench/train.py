@@ -20,8 +20,8 @@ from cgqbench.feed import Feed
 from cgqbench.graphs import Graphs
 from cgqbench.meter import Glance, Meter, finite
 from cgqbench.methods import chosen
+from cgqbench.methods.schedules import Budget
 from cgqbench.record import Line
-from cgqbench.schedules import Budget
 from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.tasks.task import Loss, Task, TaskError
 

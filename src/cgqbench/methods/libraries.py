@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import Optimizer
 
-from cgqbench.optimizers import sgd
-from cgqbench.schedules import Budget
+from cgqbench.methods.optimizers import sgd
+from cgqbench.methods.schedules import Budget
 
 
 def lookahead(

@@ -23,8 +23,8 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
-from cgqbench.baselines import PAL, Armijo
-from cgqbench.schedules import Budget
+from cgqbench.methods.baselines import PAL, Armijo
+from cgqbench.methods.schedules import Budget
 
 Factory = Callable[..., Optimizer]
 
@@ -116,7 +116,7 @@ def muon(
     model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.01
 ) -> Optimizer:
     """Muon for the hidden matrices, AdamW for the rest."""
-    from cgqbench.muon import MuonAdamW  # torch has had it since 2.9
+    from cgqbench.methods.muon import MuonAdamW  # torch has had it since 2.9
 
     return MuonAdamW(model, lr, weight_decay)
 

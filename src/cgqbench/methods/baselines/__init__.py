@@ -1,6 +1,6 @@
 """Rival line searches, written from their papers, with the honest probes of cgq."""
 
-from cgqbench.baselines.armijo import Armijo
-from cgqbench.baselines.pal import PAL
+from cgqbench.methods.baselines.armijo import Armijo
+from cgqbench.methods.baselines.pal import PAL
 
 __all__ = ["PAL", "Armijo"]

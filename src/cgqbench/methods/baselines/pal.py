@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from cgq import Parabola, Search, two_point
-from cgqbench.baselines.line_search import Found, LineSearch, Phi, Start, require
+from cgqbench.methods.baselines.line_search import Found, LineSearch, Phi, Start, require
 
 
 class PAL(LineSearch):

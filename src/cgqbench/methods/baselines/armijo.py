@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cgq import Search
-from cgqbench.baselines.line_search import Found, LineSearch, Phi, Start, require
+from cgqbench.methods.baselines.line_search import Found, LineSearch, Phi, Start, require
 
 # The paper does not say what happens after too many backtracks; its authors' program moves by this.
 FALLBACK = 1e-6

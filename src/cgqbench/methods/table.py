@@ -1,27 +1,11 @@
-"""Methods by name: an optimizer with the settings the paper's experiments used for a network.
-
-A method is written `name` or `name:setting=value,...`, for example `scgq:search_prob=0.3`.
-"""
+"""The methods by name, with the settings the paper's experiments used for each network."""
 
 from __future__ import annotations
 
-import ast
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.util import find_spec
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-
-from cgqbench import libraries, optimizers, schedules
-from cgqbench.optimizers import Factory
-from cgqbench.schedules import Budget, Schedule
-
-Settings = Mapping[str, Any]
+from cgqbench.methods import libraries, optimizers, schedules
+from cgqbench.methods.method import Method, Settings
 
 # As L2 in the direction, not in the searched loss.
 DECAY: Settings = {
@@ -36,28 +20,6 @@ def _decayed(**families: dict[str, Any]) -> Settings:
     return {family: {**DECAY[family], **families.get(family, {})} for family in DECAY} | {
         family: own for family, own in families.items() if family not in DECAY
     }
-
-
-@dataclass(frozen=True)
-class Method:
-    """How an optimizer is made: settings for every network, and what a family changes."""
-
-    label: str
-    make: Factory
-    settings: Settings = field(default_factory=dict)
-    families: Settings = field(default_factory=dict)
-    schedule: Schedule | None = None
-    library: str | None = None
-    """The module it comes from, where that is neither torch nor ours."""
-
-    def settings_for(self, network: str) -> dict[str, Any]:
-        """The settings for a network: its own before its family's, its name up to the number."""
-        family = re.split(r"\d", network)[0]
-        return {
-            **self.settings,
-            **self.families.get(family, {}),
-            **self.families.get(network, {}),
-        }
 
 
 _PAPER_SGD = {"lr": 0.1, "momentum": 0.9}
@@ -168,74 +130,3 @@ METHODS: dict[str, Method] = {
         ),
     ),
 }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A method with all its settings, for one network."""
-
-    name: str
-    label: str
-    settings: dict[str, Any]
-    _make: Factory
-    _schedule: Schedule | None
-
-    def optimizer(self, model: nn.Module, budget: Budget, seed: int) -> Optimizer:
-        """The optimizer for `model`; `seed` is for what a method draws itself."""
-        return self._make(model, budget, seed, **self.settings)
-
-    def scheduler(self, optimizer: Optimizer, budget: Budget) -> LRScheduler | None:
-        """The schedule, stepped once a batch, of a method that has one."""
-        return self._schedule(optimizer, budget) if self._schedule else None
-
-
-def chosen(method: str, network: str) -> Chosen:
-    """The method that a text such as `sgd:lr=0.05` names, with its settings for a network.
-
-    >>> chosen("sgd:lr=0.05", "mlp").settings
-    {'lr': 0.05, 'momentum': 0.9}
-    >>> chosen("scgq", "densenet100").settings["lr"]
-    0.1
-    """
-    name, _, assignments = method.partition(":")
-    if name not in METHODS:
-        raise ValueError(f"There is no method {name!r}. Choose from: {', '.join(METHODS)}.")
-    found = METHODS[name]
-    given = dict(_assignment(text, method) for text in assignments.split(",") if text)
-    known = {
-        key: hint
-        for key, hint in get_type_hints(found.make).items()
-        if key not in ("model", "budget", "seed", "return")
-    }
-    for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"{name!r} has no setting {key!r}. It has: {', '.join(known)}.")
-        if not _is_a(value, known[key]):
-            wanted = getattr(known[key], "__name__", str(known[key]))
-            raise ValueError(f"{key} in {method!r} is {value!r}. It must be: {wanted}.")
-    if found.library and find_spec(found.library) is None:
-        raise ValueError(
-            f'{name!r} needs the library {found.library}. Install it: pip install "cgq[bench]".'
-        )
-    label = found.label + (f" {assignments.replace(',', ', ')}" if given else "")
-    settings = {**found.settings_for(network), **given}
-    return Chosen(method, label, settings, found.make, found.schedule)
-
-
-def _assignment(text: str, method: str) -> tuple[str, Any]:
-    key, sign, value = text.partition("=")
-    if not (key and sign and value):
-        raise ValueError(f"Cannot read {text!r} in {method!r}. Write name:setting=value,....")
-    value = {"true": "True", "false": "False", "none": "None"}.get(value.strip().lower(), value)
-    try:
-        return key.strip(), ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key.strip(), value.strip()
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type, or of one of several; a whole number is a number too."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    kinds = get_args(hint) or (hint,)
-    return type(value) in kinds or (type(value) is int and float in kinds)
