@@ -22,8 +22,8 @@ from rich.table import Table
 
 import cgq
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
 from cgqbench.engines import ENGINES, Ended
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.record import read_run
 from cgqbench.runner import Conditions, record_path

@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.machine import hardware, versions
 from cgqbench.tasks.named import by_name

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from cgq import CGQ, anytime_average
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.tasks.data import load
 from cgqbench.tasks.named import by_name

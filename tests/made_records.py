@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.record import Record
 
 LABELS = {"sgd": "SGD", "adam": "Adam", "cgq": "CGQ(2pt)", "scgq": "sCGQ(2pt)", "pal": "PAL"}

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from cgq import CGQ
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
 from cgqbench.engines import ENGINES, Ended
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.graphs import Graphs
 from cgqbench.methods import METHODS

@@ -14,11 +14,11 @@ from made_records import row, write
 from typer.testing import CliRunner
 
 from cgqbench import command
-from cgqbench.cell import Cell
 from cgqbench.cli import app
 from cgqbench.comparison import comparisons
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments import EXPERIMENTS
+from cgqbench.experiments.cell import Cell
 from cgqbench.methods import chosen
 from cgqbench.record import runs
 from cgqbench.report import write_report

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell, task_of
+from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
 from cgqbench.record import Record, RecordError, runs, times_of

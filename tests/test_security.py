@@ -20,7 +20,7 @@ from pages import ROOT
 from rich.console import Console
 
 from cgq import CGQ
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.outcome import write_outcome
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, record_path, run_cell

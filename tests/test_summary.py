@@ -2,7 +2,7 @@
 
 import pytest
 
-from cgqbench import paper
+from cgqbench.experiments import paper
 from cgqbench.summary import Statistic, shown_loss, shown_with_spread
 
 

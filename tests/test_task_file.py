@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.record import RecordError, runs
 from cgqbench.runner import Conditions, run_cell

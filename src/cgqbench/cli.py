@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from cgqbench import options as opt
-from cgqbench.cell import Cell
 from cgqbench.command import Run, clear_errors, command_line, device_of
 from cgqbench.experiments import EXPERIMENTS
+from cgqbench.experiments.cell import Cell
 from cgqbench.methods import METHODS
 
 app = typer.Typer(

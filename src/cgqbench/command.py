@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell, task_of
 from cgqbench.display import followed
 from cgqbench.engines import ENGINES
+from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
 from cgqbench.outcome import write_outcome

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
-from cgqbench.cell import Cell
 from cgqbench.engines.news import Ended, Event, Started
+from cgqbench.experiments.cell import Cell
 from cgqbench.meter import Glance
 from cgqbench.record import Line
 

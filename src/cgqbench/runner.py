@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell, task_of
+from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.machine import hardware, versions
 from cgqbench.meter import Glance

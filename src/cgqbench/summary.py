@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cgqbench import paper
 from cgqbench.comparison import Comparison, Problem
+from cgqbench.experiments import paper
 from cgqbench.record import Run
 
 METRICS = (

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from cgq import CGQ
-from cgqbench.cell import Cell, task_of
+from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.landscape import landscape
 from cgqbench.record import Line

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cgqbench import paper
 from cgqbench.comparison import Comparison, several
-from cgqbench.experiments import EXPERIMENTS
+from cgqbench.experiments import EXPERIMENTS, paper
 from cgqbench.summary import Entry, shown_with_spread, summary
 
 HEADINGS = {

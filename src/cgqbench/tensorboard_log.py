@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.record import Line
 
 

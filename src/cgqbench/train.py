@@ -15,7 +15,7 @@ from torch.optim.swa_utils import update_bn
 
 from cgq import AnytimeAverage
 from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.graphs import Graphs
 from cgqbench.meter import Glance, Meter, finite

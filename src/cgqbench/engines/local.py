@@ -14,9 +14,9 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from cgqbench.cell import Cell
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.engines.shared_gpu import shared_gpu
+from cgqbench.experiments.cell import Cell
 from cgqbench.record import RecordError
 from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.data import MissingData

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cgqbench.cell import Cell
+from cgqbench.experiments.cell import Cell
 from cgqbench.meter import Glance
 from cgqbench.record import Line
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cgqbench.cell import Cell
 from cgqbench.engines.news import Ended, Event, Started
+from cgqbench.experiments.cell import Cell
 from cgqbench.record import Line, read_run
 from cgqbench.runner import Conditions, record_path, run_cell
 
