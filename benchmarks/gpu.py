@@ -25,8 +25,9 @@ from cgqbench.arithmetic import Arithmetic
 from cgqbench.engines import ENGINES, Ended
 from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
-from cgqbench.record import read_run
-from cgqbench.runner import Conditions, record_path
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import read_run
+from cgqbench.runner import Conditions
 from cgqbench.tasks.data.images import cropped_and_flipped, normalised
 from cgqbench.tasks.networks import network
 from cgqbench.tasks.task import Task

@@ -22,7 +22,7 @@ from torch import Tensor
 from cgqbench.arithmetic import Arithmetic
 from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
-from cgqbench.machine import hardware, versions
+from cgqbench.records.machine import hardware, versions
 from cgqbench.tasks.named import by_name
 from cgqbench.tasks.task import Task
 from cgqbench.train import Learner

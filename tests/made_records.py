@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cgqbench.experiments.cell import Cell
-from cgqbench.record import Record
+from cgqbench.records.record import Record
 
 LABELS = {"sgd": "SGD", "adam": "Adam", "cgq": "CGQ(2pt)", "scgq": "sCGQ(2pt)", "pal": "PAL"}
 

@@ -13,7 +13,7 @@ from cgqbench.chance import chance_loss, dead
 from cgqbench.comparison import comparisons
 from cgqbench.deaths import deaths
 from cgqbench.outcome import write_outcome
-from cgqbench.record import read_run, runs
+from cgqbench.records.reading import read_run, runs
 
 RESNET = {"dataset": "cifar10", "network": "resnet110", "batch_size": 128, "epochs": 12}
 

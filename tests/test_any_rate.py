@@ -7,7 +7,7 @@ from made_sweeps import cell, keeping
 
 from cgqbench.comparison import comparisons
 from cgqbench.figures import any_rate, every_figure
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 from cgqbench.report import write_report
 
 

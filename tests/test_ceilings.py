@@ -11,7 +11,7 @@ from test_palette import VISION, lab
 from cgqbench.comparison import comparisons
 from cgqbench.figures import ceilings, every_figure
 from cgqbench.figures.ceilings import KINDS, SEARCHED, UNSEARCHED
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 from cgqbench.report import write_report
 
 VGG = {"dataset": "cifar10", "network": "vgg16", "batch_size": 128, "epochs": 12}

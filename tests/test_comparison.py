@@ -7,8 +7,9 @@ from made_records import landscape, row, training, write
 
 from cgqbench.comparison import comparisons
 from cgqbench.figures import every_figure
-from cgqbench.record import RecordError, runs
-from cgqbench.searches import searches
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
+from cgqbench.records.searches import searches
 
 ONE = [row(1, train_loss=0.5, test_accuracy=90.0)]
 

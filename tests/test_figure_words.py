@@ -10,8 +10,8 @@ from made_records import row, training, write
 from cgqbench import figures
 from cgqbench.comparison import comparisons
 from cgqbench.figures.dynamics import epoch_ticks
-from cgqbench.record import runs
-from cgqbench.searches import searches
+from cgqbench.records.reading import runs
+from cgqbench.records.searches import searches
 
 DRAWINGS = {
     "dynamics": figures.dynamics,

@@ -20,8 +20,10 @@ from cgqbench.figures import (
 )
 from cgqbench.figures.canvas import DPI
 from cgqbench.palette import STYLES
-from cgqbench.record import RecordError, runs
-from cgqbench.searches import roughness, searches
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
+from cgqbench.records.searches import searches
+from cgqbench.roughness import roughness
 
 
 def ink(path, width=9.0):

@@ -21,7 +21,8 @@ from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
 from cgqbench.graphs import Graphs
 from cgqbench.methods import METHODS
-from cgqbench.runner import Conditions, record_path
+from cgqbench.records.identity import record_path
+from cgqbench.runner import Conditions
 from cgqbench.tasks.task import Task, TaskError
 from cgqbench.train import Learner, train_epoch
 

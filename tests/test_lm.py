@@ -20,9 +20,10 @@ from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.methods import chosen
-from cgqbench.record import runs
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import runs
 from cgqbench.report import write_report
-from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks import named
 from cgqbench.tasks.data import stdlib
 from cgqbench.tasks.data.text import LENGTH, VOCABULARY

@@ -6,7 +6,7 @@ import re
 import pytest
 from made_records import landscape, row, training, write
 
-from cgqbench.record import RecordError
+from cgqbench.records.record import RecordError
 from cgqbench.report import write_report
 
 

@@ -12,8 +12,10 @@ from cgqbench.arithmetic import Arithmetic
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
-from cgqbench.record import Record, RecordError, runs, times_of
-from cgqbench.runner import Conditions, record_path, refuse_differences, run_cell
+from cgqbench.records.identity import record_path, refuse_differences
+from cgqbench.records.reading import runs
+from cgqbench.records.record import Record, RecordError, times_of
+from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.seeds import derived
 from cgqbench.train import Learner, on_test_data
 

@@ -22,8 +22,9 @@ from rich.console import Console
 from cgq import CGQ
 from cgqbench.experiments.cell import Cell
 from cgqbench.outcome import write_outcome
-from cgqbench.record import RecordError
-from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.records.identity import record_path
+from cgqbench.records.record import RecordError
+from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.data.dataset import DamagedData
 from cgqbench.tasks.data.loading import dataset
 

@@ -8,7 +8,7 @@ from made_records import row, training, write
 from rich.console import Console
 
 from cgqbench.comparison import comparisons
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 from cgqbench.summary import Statistic, statistic, summary
 from cgqbench.table_text import markdown, rich_table
 from cgqbench.tables import caption, grids

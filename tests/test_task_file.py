@@ -9,7 +9,8 @@ import torch
 
 from cgqbench.experiments.cell import Cell
 from cgqbench.feed import Feed
-from cgqbench.record import RecordError, runs
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
 from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.task import TaskError, right_classes
 from cgqbench.tasks.task_file import from_file, try_out

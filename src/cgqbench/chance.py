@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cgqbench.record import Line, Run
+from cgqbench.records.reading import Run
+from cgqbench.records.record import Line
 from cgqbench.tasks.data import STDLIB
 from cgqbench.tasks.data.sources import SOURCES
 from cgqbench.tasks.data.text import VOCABULARY

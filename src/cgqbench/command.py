@@ -21,8 +21,9 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
 from cgqbench.outcome import write_outcome
-from cgqbench.record import Record, RecordError
-from cgqbench.runner import Conditions, check_same, record_path
+from cgqbench.records.identity import record_path
+from cgqbench.records.record import Record, RecordError
+from cgqbench.runner import Conditions, check_same
 from cgqbench.tasks.task import Task
 from cgqbench.tasks.task_file import try_out
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cgqbench.comparison import Comparison, several
-from cgqbench.record import Line, Run
+from cgqbench.records.reading import Run
+from cgqbench.records.record import Line
 from cgqbench.summary import counted, statistic
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cgqbench.chance import MARGIN, chance_loss, dead
 from cgqbench.comparison import Comparison, several
 from cgqbench.listing import Listing
-from cgqbench.record import Run
+from cgqbench.records.reading import Run
 from cgqbench.summary import shown_loss, shown_with_spread, statistic
 
 EXPERIMENT = "safety"

@@ -12,7 +12,7 @@ from rich.progress import TimeRemainingColumn as TimeLeft
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments.cell import Cell
 from cgqbench.meter import Glance
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 
 
 def followed(events: Iterable[Event], cells: int, console: Console) -> dict[Cell, str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cgq import CGQ, Parabola, Search, least_squares, two_point
 from cgq.probe import World
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 
 
 @dataclass(frozen=True)

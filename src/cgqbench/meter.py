@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cgqbench.methods import readings
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 
 
 class Glance(NamedTuple):

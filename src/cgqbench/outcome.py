@@ -9,7 +9,7 @@ from rich.console import Console
 from cgqbench.answers import answers
 from cgqbench.comparison import comparisons
 from cgqbench.figures import every_figure
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 from cgqbench.report import write_report
 from cgqbench.table_text import markdown, markdown_listing, rich_listing, rich_table
 from cgqbench.tables import grids

@@ -8,8 +8,10 @@ from typing import Any
 from cgqbench.comparison import Comparison
 from cgqbench.curves import curve, machines_of, seconds
 from cgqbench.palette import Style
-from cgqbench.record import Line, Run
-from cgqbench.searches import Searches, vertices
+from cgqbench.records.reading import Run
+from cgqbench.records.record import Line
+from cgqbench.records.searches import Searches
+from cgqbench.roughness import vertices
 
 Chart = dict[str, Any]
 

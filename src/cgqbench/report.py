@@ -11,13 +11,15 @@ from tempfile import TemporaryDirectory
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cgqbench.answers import answers
-from cgqbench.comparison import Comparison, comparisons, label_of, several
+from cgqbench.comparison import Comparison, comparisons, several
 from cgqbench.curves import Cost, costs, machine_of
 from cgqbench.figures import ABLATIONS, ablation
 from cgqbench.page_data import Chart, chart, landscapes
 from cgqbench.palette import Style, styles
-from cgqbench.record import Line, RecordError, Run, runs
-from cgqbench.searches import Searches, searches
+from cgqbench.records.problem import label_of
+from cgqbench.records.reading import Run, runs
+from cgqbench.records.record import Line, RecordError
+from cgqbench.records.searches import Searches, searches
 from cgqbench.tables import Grid, caption, grids
 
 MOST_LINES = 24

@@ -15,17 +15,14 @@ import torch
 from cgqbench.arithmetic import Arithmetic
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
-from cgqbench.machine import hardware, versions
 from cgqbench.meter import Glance
 from cgqbench.methods import chosen
-from cgqbench.record import Line, Record, RecordError
+from cgqbench.records.identity import identity_of, record_path, refuse_differences
+from cgqbench.records.machine import hardware, versions
+from cgqbench.records.record import Line, Record, RecordError
 from cgqbench.tasks.task import Task
 from cgqbench.tensorboard_log import tensorboard_log
 from cgqbench.train import Learner, all_finite, evaluated, parameter_count, train_epoch
-
-# What may differ between the run that began a cell and the one that continues it. A task is
-# known by its checksum, wherever its file lies.
-INCIDENTAL = ("command", "task")
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,6 @@ class Conditions:
 
 
 Tell = Callable[[Glance | Line], None]
-
-
-def record_path(cell: Cell, records: Path) -> Path:
-    """Where a cell's record is."""
-    return records / cell.experiment / f"{cell.name}.jsonl"
 
 
 def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
@@ -81,12 +73,6 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
                 tell(row)
         record.append(_end(record))
         record.checkpoint.unlink(missing_ok=True)
-
-
-def identity_of(cell: Cell, task: Task) -> Line:
-    """What tells a cell from any other."""
-    settings = chosen(cell.method, cell.network).settings
-    return {**cell.as_dict(), "settings": settings, "checksum": task.checksum}
 
 
 def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: Conditions) -> Line:
@@ -197,22 +183,6 @@ def _end(record: Record) -> Line:
         reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
         return {"kind": "end", "status": "diverged", "reason": reason}
     return {"kind": "end", "status": "finished"}
-
-
-def refuse_differences(path: Path, found: Line, wanted: Line) -> None:
-    """Raise if a file's first line says otherwise than `wanted`, in what is not incidental."""
-    if found.get("device") == "cpu":  # older records do not say it
-        found = {"arithmetic": "float32", **found}
-    differing = [
-        f"{key} {found.get(key)!r}, not {value!r}"
-        for key, value in wanted.items()
-        if key not in INCIDENTAL and found.get(key) != value
-    ]
-    if differing:
-        raise RecordError(
-            f"{path} was made with {'; '.join(differing)}. Add --restart to begin again, "
-            "or choose another folder with --out."
-        )
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:

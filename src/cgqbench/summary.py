@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cgqbench.comparison import Comparison, Problem
+from cgqbench.comparison import Comparison
 from cgqbench.experiments import paper
-from cgqbench.record import Run
+from cgqbench.records.problem import Problem
+from cgqbench.records.reading import Run
 
 METRICS = (
     "train_loss",

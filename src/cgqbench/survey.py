@@ -13,8 +13,9 @@ from cgq import CGQ
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.feed import Feed
 from cgqbench.landscape import landscape
-from cgqbench.record import Line
-from cgqbench.runner import Conditions, header_of, record_path, refuse_differences
+from cgqbench.records.identity import record_path, refuse_differences
+from cgqbench.records.record import Line
+from cgqbench.runner import Conditions, header_of
 from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.train import Learner, closure_of
 

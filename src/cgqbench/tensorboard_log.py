@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cgqbench.experiments.cell import Cell
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 
 
 @contextmanager

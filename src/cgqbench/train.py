@@ -21,7 +21,7 @@ from cgqbench.graphs import Graphs
 from cgqbench.meter import Glance, Meter, finite
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.tasks.task import Loss, Task, TaskError
 

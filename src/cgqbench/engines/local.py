@@ -17,7 +17,7 @@ from typing import Any
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.engines.shared_gpu import shared_gpu
 from cgqbench.experiments.cell import Cell
-from cgqbench.record import RecordError
+from cgqbench.records.record import RecordError
 from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.data import MissingData
 from cgqbench.tasks.task import TaskError

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cgqbench.experiments.cell import Cell
 from cgqbench.meter import Glance
-from cgqbench.record import Line
+from cgqbench.records.record import Line
 
 
 class Started(NamedTuple):

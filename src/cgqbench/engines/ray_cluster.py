@@ -10,8 +10,10 @@ from typing import Any
 
 from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments.cell import Cell
-from cgqbench.record import Line, read_run
-from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import read_run
+from cgqbench.records.record import Line
+from cgqbench.runner import Conditions, run_cell
 
 # Seconds between two looks at the records.
 PATIENCE = 1.0

@@ -16,8 +16,8 @@ from cgqbench.figures.landscape import landscape
 from cgqbench.figures.momentum import ablation_momentum
 from cgqbench.figures.probability import ablation_probability
 from cgqbench.figures.run_time import run_time
-from cgqbench.record import runs
-from cgqbench.searches import searches
+from cgqbench.records.reading import runs
+from cgqbench.records.searches import searches
 
 __all__ = [
     "ABLATIONS",

@@ -27,7 +27,7 @@ from cgqbench.figures.canvas import (
     title,
 )
 from cgqbench.palette import Style, styles
-from cgqbench.record import Run
+from cgqbench.records.reading import Run
 
 PANELS = (
     ("train_loss", "Train loss", "log"),

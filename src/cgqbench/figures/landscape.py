@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 
 from cgqbench.figures.canvas import INK, QUIET, canvas, heading, saved, title
 from cgqbench.palette import STYLES
-from cgqbench.record import Line
-from cgqbench.searches import Searches, roughness, vertices
+from cgqbench.records.record import Line
+from cgqbench.records.searches import Searches
+from cgqbench.roughness import roughness, vertices
 
 PARABOLAS = (
     ("two_point", "two-point parabola", STYLES["scgq"].colour, (5.0, 2.5)),

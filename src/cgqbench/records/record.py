@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +19,8 @@ except ImportError:  # no such thing on Windows: two runs of one cell are not ke
     fcntl = None  # type: ignore[assignment]
 
 Line = dict[str, Any]
+
+DAMAGED = "Remove the file to run the cell again."
 
 
 class RecordError(RuntimeError):
@@ -47,8 +47,8 @@ class Record:
                     f"{path} is being written by another process. Wait for it, stop it, or choose "
                     "another folder with --out."
                 ) from None
-        self._cut_torn_tail()
-        self.lines = _parsed(path)
+        _cut_torn_tail(self._file)
+        self.lines = parsed(path, DAMAGED)
 
     @property
     def header(self) -> Line | None:
@@ -104,56 +104,10 @@ class Record:
     ) -> None:
         self.close()
 
-    def _cut_torn_tail(self) -> None:
-        _cut_torn_tail(self._file)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A record read back: what tables, figures and the report are made from."""
-
-    path: Path
-    header: Line
-    epochs: list[Line]
-    end: Line | None
-    times: list[Line] = field(default_factory=list)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the run ended with a loss that is not finite."""
-        return self.end is not None and self.end["status"] == "diverged"
-
-
-def runs(folder: Path) -> list[Run]:
-    """Every record below a folder, in order of path; unfinished ones too."""
-    found = [read_run(path) for path in _record_paths(folder)]
-    return [run for run in found if run is not None]
-
-
-def read_run(path: Path) -> Run | None:
-    """One record; None while it is empty, or if the file is something else."""
-    lines = _parsed(path)
-    if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != "cell":
-        return None
-    times = times_of(path)
-    return Run(
-        path,
-        lines[0],
-        [line for line in lines if line["kind"] == "epoch"],
-        lines[-1] if lines[-1]["kind"] == "end" else None,
-        _parsed(times) if times.exists() else [],
-    )
-
 
 def times_of(path: Path) -> Path:
     """The file of seconds that lies next to a record."""
     return path.with_suffix(".times.jsonl")
-
-
-def _record_paths(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*.jsonl")):
-        if not path.name.endswith((".times.jsonl", ".landscape.jsonl")):
-            yield path
 
 
 def _append(file: Any, line: Line) -> None:
@@ -171,16 +125,13 @@ def _cut_torn_tail(file: Any) -> None:
         file.truncate(whole)
 
 
-def _parsed(path: Path) -> list[Line]:
+def parsed(path: Path, cure: str) -> list[Line]:
+    """The whole lines of a file; `cure` says what to do about one that is not JSON."""
     content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    parsed = []
-    for number, line in enumerate(lines, 1):
+    lines = []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
-            parsed.append(json.loads(line))
+            lines.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise RecordError(
-                f"{path}, line {number}, is not JSON ({error}). Remove the file to run the cell "
-                "again."
-            ) from None
-    return parsed
+            raise RecordError(f"{path}, line {number}, is not JSON ({error}). {cure}") from None
+    return lines
