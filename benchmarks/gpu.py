@@ -21,17 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 import cgq
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.engines import ENGINES, Ended
 from cgqbench.experiments.cell import Cell
-from cgqbench.feed import Feed
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import read_run
-from cgqbench.runner import Conditions
 from cgqbench.tasks.data.images import cropped_and_flipped, normalised
 from cgqbench.tasks.networks import network
 from cgqbench.tasks.task import Task
-from cgqbench.train import Learner, train_epoch
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES, Ended
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions
 
 EPOCH = 50_000
 BATCH = 64
@@ -66,7 +67,7 @@ class Trained:
         torch.cuda.synchronize()
         began = time.perf_counter()
         row = train_epoch(
-            self._learner, self._task, self._feed, self._cell, self._epochs, lambda glance: None
+            self._learner, self._task, self._feed, self._cell, self._epochs, lambda progress: None
         )
         torch.cuda.synchronize()
         if self._epochs > 1:

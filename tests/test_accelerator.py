@@ -20,7 +20,7 @@ import cgq.flat
 import cgq.lookout
 import cgq.probe
 from cgq import CGQ, fletcher_reeves, least_squares
-from cgqbench.joining import join, views_side_by_side
+from cgqbench.training.contiguous import join, views_side_by_side
 from ids import option_id
 
 OPTIONS: list[dict[str, Any]] = [

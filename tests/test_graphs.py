@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.engines import ENGINES, Ended
 from cgqbench.experiments.cell import Cell
-from cgqbench.feed import Feed
-from cgqbench.graphs import Graphs
 from cgqbench.methods import METHODS
 from cgqbench.records.identity import record_path
-from cgqbench.runner import Conditions
 from cgqbench.tasks.task import Task, TaskError
-from cgqbench.train import Learner, train_epoch
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES, Ended
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.feed import Feed
+from cgqbench.training.graphs import Graphs
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -70,7 +71,7 @@ def learner_of(
 
 def trained(method: str, **how: Any) -> tuple[dict[str, Tensor], Any]:
     learner, task, feed, cell = learner_of(method, **how)
-    row = train_epoch(learner, task, feed, cell, 1, lambda glance: None)
+    row = train_epoch(learner, task, feed, cell, 1, lambda progress: None)
     return {name: value.cpu() for name, value in learner.model.state_dict().items()}, row
 
 

@@ -16,21 +16,21 @@ from typer.testing import CliRunner
 from cgqbench import command
 from cgqbench.cli import app
 from cgqbench.comparison import comparisons
-from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.methods import chosen
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import runs
 from cgqbench.report import write_report
-from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks import named
 from cgqbench.tasks.data import stdlib
 from cgqbench.tasks.data.text import LENGTH, VOCABULARY
 from cgqbench.tasks.named import by_name, per_character
 from cgqbench.tasks.networks import LANGUAGE_MODELS, language_model, repeated_blocks
 from cgqbench.tasks.networks.gpt import GPT
-from cgqbench.train import parameter_count
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.learner import parameter_count
+from cgqbench.training.runner import Conditions, run_cell
 
 
 @pytest.fixture

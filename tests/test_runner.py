@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgqbench.arithmetic import Arithmetic
 from cgqbench.experiments.cell import Cell, task_of
-from cgqbench.feed import Feed
 from cgqbench.methods import METHODS
 from cgqbench.records.identity import record_path, refuse_differences
 from cgqbench.records.reading import runs
 from cgqbench.records.record import Record, RecordError, times_of
-from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.seeds import derived
-from cgqbench.train import Learner, on_test_data
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.evaluation import on_test_data
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions, run_cell
 
 TASK = str(Path(__file__).with_name("small_task.py"))
 CPU = torch.device("cpu")
@@ -78,7 +79,7 @@ def test_a_crash_within_the_writing_of_an_epoch_loses_nothing(moment, tmp_path, 
             raise Killed
 
         if moment == "before the checkpoint":
-            patch.setattr("cgqbench.runner._save", unsaved)
+            patch.setattr("cgqbench.training.runner._save", unsaved)
         else:
             patch.setattr(Record, "append", torn)
         with pytest.raises(Killed):

@@ -24,9 +24,9 @@ from cgqbench.experiments.cell import Cell
 from cgqbench.outcome import write_outcome
 from cgqbench.records.identity import record_path
 from cgqbench.records.record import RecordError
-from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.data.dataset import DamagedData
 from cgqbench.tasks.data.loading import dataset
+from cgqbench.training.runner import Conditions, run_cell
 
 DOWNLOADED = ("fashion_mnist", "svhn", "cifar10", "cifar100")
 

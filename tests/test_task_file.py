@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from cgqbench.experiments.cell import Cell
-from cgqbench.feed import Feed
 from cgqbench.records.reading import runs
 from cgqbench.records.record import RecordError
-from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.task import TaskError, right_classes
 from cgqbench.tasks.task_file import from_file, try_out
-from cgqbench.train import on_test_data
+from cgqbench.training.evaluation import on_test_data
+from cgqbench.training.feed import Feed
+from cgqbench.training.runner import Conditions, run_cell
 
 SMALL = Path(__file__).with_name("small_task.py")
 MODEL = "import torch\nfrom torch import nn\ndef model(): return nn.Linear(3, 4)\n"

@@ -169,8 +169,8 @@ def landscape(
     The moments are dense at the start, where the landscape is rough, and sparse later.
     """
     from cgqbench.outcome import write_outcome
-    from cgqbench.runner import Conditions
-    from cgqbench.survey import survey
+    from cgqbench.training.landscape_run import survey
+    from cgqbench.training.runner import Conditions
 
     with clear_errors():
         if task is not None:

@@ -14,18 +14,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench.arithmetic import Arithmetic
 from cgqbench.display import followed
-from cgqbench.engines import ENGINES
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
 from cgqbench.outcome import write_outcome
 from cgqbench.records.identity import record_path
 from cgqbench.records.record import Record, RecordError
-from cgqbench.runner import Conditions, check_same
 from cgqbench.tasks.task import Task
 from cgqbench.tasks.task_file import try_out
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES
+from cgqbench.training.runner import Conditions, check_same
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
-from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments.cell import Cell
-from cgqbench.meter import Glance
 from cgqbench.records.record import Line
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.meter import BatchProgress
 
 
 def followed(events: Iterable[Event], cells: int, console: Console) -> dict[Cell, str]:
@@ -53,13 +53,13 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def show(self, cell: Cell, news: Started | Glance | Line | Ended) -> None:
+    def show(self, cell: Cell, news: Started | BatchProgress | Line | Ended) -> None:
         """Bring the board up to date."""
         if isinstance(news, Started):
             self._running[cell] = self._bars.add_task(
                 escape(f"{cell.method} {cell.seed}"), total=cell.epochs, note="loading"
             )
-        elif isinstance(news, Glance):
+        elif isinstance(news, BatchProgress):
             done = news.epoch - 1 + news.batch / news.batches
             words = f"epoch {news.epoch}/{cell.epochs}  batch {news.batch}/{news.batches}"
             self._advance(cell, done, words, news.loss, news.step_size, news.momentum)

@@ -17,9 +17,9 @@ from cgq.closure import loss_value
 from cgq.objective import Leftovers
 from cgq.precision import dtypes_behind, rounding
 from cgq.probe import World
-from cgqbench.capturable import only_what_a_graph_repeats
-from cgqbench.joining import flat_values, set_values, views_side_by_side
 from cgqbench.tasks.task import Loss, TaskError
+from cgqbench.training.capturable import only_what_a_graph_repeats
+from cgqbench.training.contiguous import flat_values, set_values, views_side_by_side
 
 # Passes before a capture, in which libraries choose their kernels and take their memory.
 WARM_UP = 3

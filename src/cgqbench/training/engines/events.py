@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cgqbench.experiments.cell import Cell
-from cgqbench.meter import Glance
 from cgqbench.records.record import Line
+from cgqbench.training.meter import BatchProgress
 
 
 class Started(NamedTuple):
@@ -23,4 +23,4 @@ class Event(NamedTuple):
     """Something happened to a cell: it started, a batch, a row of its record, it ended."""
 
     cell: Cell
-    news: Started | Glance | Line | Ended
+    news: Started | BatchProgress | Line | Ended

@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
-from cgqbench.arithmetic import Arithmetic
 from cgqbench.experiments.cell import Cell, task_of
-from cgqbench.feed import Feed
-from cgqbench.meter import Glance
 from cgqbench.methods import chosen
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import Line, Record, RecordError
 from cgqbench.tasks.task import Task
-from cgqbench.tensorboard_log import tensorboard_log
-from cgqbench.train import Learner, all_finite, evaluated, parameter_count, train_epoch
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.evaluation import all_finite, evaluated
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner, parameter_count
+from cgqbench.training.meter import BatchProgress
+from cgqbench.training.tensorboard_log import tensorboard_log
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Conditions:
         return Arithmetic(torch.device(self.device), self.fast)
 
 
-Tell = Callable[[Glance | Line], None]
+Tell = Callable[[BatchProgress | Line], None]
 
 
 def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:

@@ -14,13 +14,13 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from cgqbench.engines.news import Ended, Event, Started
-from cgqbench.engines.shared_gpu import shared_gpu
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.record import RecordError
-from cgqbench.runner import Conditions, run_cell
 from cgqbench.tasks.data import MissingData
 from cgqbench.tasks.task import TaskError
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.engines.shared_gpu import shared_gpu
+from cgqbench.training.runner import Conditions, run_cell
 
 
 def local(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[Event]:
@@ -68,7 +68,7 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cgqbench.runner"])
+    context.set_forkserver_preload(["cgqbench.training.runner"])
     return context
 
 

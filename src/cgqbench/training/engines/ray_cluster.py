@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import read_run
 from cgqbench.records.record import Line
-from cgqbench.runner import Conditions, run_cell
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.runner import Conditions, run_cell
 
 # Seconds between two looks at the records.
 PATIENCE = 1.0

@@ -13,7 +13,7 @@ from cgqbench.methods import readings
 from cgqbench.records.record import Line
 
 
-class Glance(NamedTuple):
+class BatchProgress(NamedTuple):
     """Where a running epoch stands."""
 
     epoch: int
@@ -68,10 +68,10 @@ class Meter:
             self._passes += search.evaluations
             self._capped += search.capped
 
-    def glance(self, epoch: int, batch: int, batches: int) -> Glance:
+    def progress(self, epoch: int, batch: int, batches: int) -> BatchProgress:
         """Where the epoch stands now."""
         loss = self._loss.value
-        return Glance(
+        return BatchProgress(
             epoch,
             batch,
             batches,

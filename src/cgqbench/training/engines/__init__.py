@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cgqbench.engines.local import local
-from cgqbench.engines.news import Ended, Event, Started
-from cgqbench.engines.ray_cluster import ray_cluster
 from cgqbench.experiments.cell import Cell
-from cgqbench.runner import Conditions
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.engines.local import local
+from cgqbench.training.engines.ray_cluster import ray_cluster
+from cgqbench.training.runner import Conditions
 
 Engine = Callable[[Sequence[Cell], Conditions, int], Iterator[Event]]
 

@@ -11,13 +11,13 @@ from rich.progress import track
 
 from cgq import CGQ
 from cgqbench.experiments.cell import Cell, task_of
-from cgqbench.feed import Feed
-from cgqbench.landscape import landscape
 from cgqbench.records.identity import record_path, refuse_differences
 from cgqbench.records.record import Line
-from cgqbench.runner import Conditions, header_of
 from cgqbench.tasks.seeds import derived, seed_everything
-from cgqbench.train import Learner, closure_of
+from cgqbench.training.feed import Feed
+from cgqbench.training.landscape import landscape
+from cgqbench.training.learner import Learner, closure_of
+from cgqbench.training.runner import Conditions, header_of
 
 
 def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, console: Console) -> Path:
