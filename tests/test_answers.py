@@ -8,11 +8,11 @@ from made_records import row, write
 from made_sweeps import cell
 from rich.console import Console
 
-from cgqbench.against_tuned import against_tuned, difference
-from cgqbench.chance import chance_loss, dead
-from cgqbench.comparison import comparisons
-from cgqbench.deaths import deaths
-from cgqbench.outcome import write_outcome
+from cgqbench.analysis.chance import chance_loss, dead
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output.against_tuned import against_tuned, difference
+from cgqbench.output.deaths import deaths
+from cgqbench.output.outcome import write_outcome
 from cgqbench.records.reading import read_run, runs
 
 RESNET = {"dataset": "cifar10", "network": "resnet110", "batch_size": 128, "epochs": 12}

@@ -5,10 +5,10 @@ from made_records import write
 from made_sweeps import any_rate as every_rate
 from made_sweeps import cell, keeping
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import any_rate, every_figure
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output.figures import any_rate, every_figure
+from cgqbench.output.page.report import write_report
 from cgqbench.records.reading import runs
-from cgqbench.report import write_report
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from made_sweeps import ceiling as every_ceiling
 from made_sweeps import cell, keeping
 from test_palette import VISION, lab
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import ceilings, every_figure
-from cgqbench.figures.ceilings import KINDS, SEARCHED, UNSEARCHED
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output.figures import ceilings, every_figure
+from cgqbench.output.figures.ceilings import KINDS, SEARCHED, UNSEARCHED
+from cgqbench.output.page.report import write_report
 from cgqbench.records.reading import runs
-from cgqbench.report import write_report
 
 VGG = {"dataset": "cifar10", "network": "vgg16", "batch_size": 128, "epochs": 12}
 

@@ -5,8 +5,8 @@ import shutil
 import pytest
 from made_records import landscape, row, training, write
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import every_figure
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output.figures import every_figure
 from cgqbench.records.reading import runs
 from cgqbench.records.record import RecordError
 from cgqbench.records.searches import searches

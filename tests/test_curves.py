@@ -5,8 +5,9 @@ import json
 import pytest
 from made_records import row, write
 
-from cgqbench.comparison import comparisons
-from cgqbench.curves import costs, curve, epoch_seconds, median_epoch, seconds
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.costs import costs, median_epoch
+from cgqbench.analysis.curves import curve, epoch_seconds, seconds
 from cgqbench.records.reading import runs
 
 

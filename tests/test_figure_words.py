@@ -7,9 +7,9 @@ import pytest
 from made_records import landscape as landscape_file
 from made_records import row, training, write
 
-from cgqbench import figures
-from cgqbench.comparison import comparisons
-from cgqbench.figures.dynamics import epoch_ticks
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output import figures
+from cgqbench.output.figures.dynamics import epoch_ticks
 from cgqbench.records.reading import runs
 from cgqbench.records.searches import searches
 
@@ -34,7 +34,7 @@ def drawn(tmp_path, monkeypatch):
 
     def draw(name):
         # By its module's name: the package has a function of the same name.
-        monkeypatch.setattr(sys.modules[f"cgqbench.figures.{name}"], "saved", keep)
+        monkeypatch.setattr(sys.modules[f"cgqbench.output.figures.{name}"], "saved", keep)
         (shown,) = searches(tmp_path) if name == "landscape" else comparisons(runs(tmp_path))
         DRAWINGS[name](shown, tmp_path / "figure.png")
         return kept[-1]

@@ -8,8 +8,9 @@ from made_records import landscape as landscape_file
 from made_records import row, training, write
 from PIL import Image
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import (
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.roughness import roughness
+from cgqbench.output.figures import (
     ablation_bounds,
     ablation_momentum,
     ablation_probability,
@@ -18,12 +19,11 @@ from cgqbench.figures import (
     landscape,
     run_time,
 )
-from cgqbench.figures.canvas import DPI
-from cgqbench.palette import STYLES
+from cgqbench.output.figures.canvas import DPI
+from cgqbench.output.palette import STYLES
 from cgqbench.records.reading import runs
 from cgqbench.records.record import RecordError
 from cgqbench.records.searches import searches
-from cgqbench.roughness import roughness
 
 
 def ink(path, width=9.0):

@@ -13,21 +13,21 @@ from browser import choose, started, window
 from made_records import row, write
 from typer.testing import CliRunner
 
-from cgqbench import command
+from cgqbench.analysis.comparison import comparisons
 from cgqbench.cli import app
-from cgqbench.comparison import comparisons
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.methods import chosen
+from cgqbench.output.page.report import write_report
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import runs
-from cgqbench.report import write_report
 from cgqbench.tasks import named
 from cgqbench.tasks.data import stdlib
 from cgqbench.tasks.data.text import LENGTH, VOCABULARY
 from cgqbench.tasks.named import by_name, per_character
 from cgqbench.tasks.networks import LANGUAGE_MODELS, language_model, repeated_blocks
 from cgqbench.tasks.networks.gpt import GPT
+from cgqbench.training.engines import ENGINES
 from cgqbench.training.engines.events import Ended, Event, Started
 from cgqbench.training.learner import parameter_count
 from cgqbench.training.runner import Conditions, run_cell
@@ -119,7 +119,7 @@ def here(cells, conditions, jobs):  # type: ignore[no-untyped-def]
 
 @pytest.mark.usefixtures("few")
 def test_a_comparison_shows_the_test_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(command.ENGINES, "local", here)
+    monkeypatch.setitem(ENGINES, "local", here)
     methods = ["-m", "scgq_relative", "-m", "adamw", "-m", "adamw_cosine"]
     words = ["--dataset", "stdlib", "--network", "gpt1m", "--batch-size", "16", "--epochs", "2"]
     output = cgq("compare", *words, *methods, "--out", str(tmp_path))

@@ -7,7 +7,7 @@ import pytest
 from browser import choose, started, window
 from made_records import landscape, row, training, write
 
-from cgqbench.report import write_report
+from cgqbench.output.page.report import write_report
 
 EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
 

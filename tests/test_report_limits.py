@@ -6,8 +6,8 @@ import re
 import pytest
 from made_records import landscape, row, training, write
 
+from cgqbench.output.page.report import write_report
 from cgqbench.records.record import RecordError
-from cgqbench.report import write_report
 
 
 def test_thirty_long_runs_stay_small(tmp_path):

@@ -7,8 +7,8 @@ from browser import choose, started, window
 from made_records import landscape, row, training, write
 from rich.console import Console
 
-from cgqbench.outcome import write_outcome
-from cgqbench.report import write_report
+from cgqbench.output.outcome import write_outcome
+from cgqbench.output.page.report import write_report
 
 
 @pytest.fixture(scope="module")

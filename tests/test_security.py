@@ -21,7 +21,7 @@ from rich.console import Console
 
 from cgq import CGQ
 from cgqbench.experiments.cell import Cell
-from cgqbench.outcome import write_outcome
+from cgqbench.output.outcome import write_outcome
 from cgqbench.records.identity import record_path
 from cgqbench.records.record import RecordError
 from cgqbench.tasks.data.dataset import DamagedData

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cgqbench.analysis.summary import Statistic, shown_loss, shown_with_spread
 from cgqbench.experiments import paper
-from cgqbench.summary import Statistic, shown_loss, shown_with_spread
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from made_records import row, training, write
 from rich.console import Console
 
-from cgqbench.comparison import comparisons
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.summary import Statistic, statistic, summary
+from cgqbench.output.table_text import markdown, rich_table
+from cgqbench.output.tables import caption, grids
 from cgqbench.records.reading import runs
-from cgqbench.summary import Statistic, statistic, summary
-from cgqbench.table_text import markdown, rich_table
-from cgqbench.tables import caption, grids
 
 
 def one(folder, loss, accuracy, average=None, **cell):

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cgqbench.comparison import Comparison, comparisons
-from cgqbench.curves import costs
-from cgqbench.figures.any_rate import any_rate
-from cgqbench.figures.bounds import BOUNDS, ablation_bounds
-from cgqbench.figures.ceilings import VARIED, ceiling, ceilings
-from cgqbench.figures.dynamics import dynamics
-from cgqbench.figures.landscape import landscape
-from cgqbench.figures.momentum import ablation_momentum
-from cgqbench.figures.probability import ablation_probability
-from cgqbench.figures.run_time import run_time
+from cgqbench.analysis.comparison import Comparison, comparisons
+from cgqbench.analysis.costs import costs
+from cgqbench.output.figures.any_rate import any_rate
+from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
+from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
+from cgqbench.output.figures.dynamics import dynamics
+from cgqbench.output.figures.landscape import landscape
+from cgqbench.output.figures.momentum import ablation_momentum
+from cgqbench.output.figures.probability import ablation_probability
+from cgqbench.output.figures.run_time import run_time
 from cgqbench.records.reading import runs
 from cgqbench.records.searches import searches
 

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from cgqbench.comparison import Comparison
+from cgqbench.analysis.comparison import Comparison
 
 INK, QUIET, FAINT = "#24292f", "#57606a", "#e4e7eb"
 DPI = 130

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cgqbench.comparison import Comparison
-from cgqbench.curves import curve, machines_of, seconds
-from cgqbench.palette import Style
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.costs import machines_of
+from cgqbench.analysis.curves import curve, seconds
+from cgqbench.analysis.roughness import vertices
+from cgqbench.output.palette import Style
 from cgqbench.records.reading import Run
 from cgqbench.records.record import Line
 from cgqbench.records.searches import Searches
-from cgqbench.roughness import vertices
 
 Chart = dict[str, Any]
 

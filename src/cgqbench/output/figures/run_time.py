@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cgqbench.comparison import Comparison
-from cgqbench.curves import costs, machines_of
-from cgqbench.figures.canvas import INK, brief, canvas, heading, plain, saved
-from cgqbench.palette import styles
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.costs import costs, machines_of
+from cgqbench.output.figures.canvas import INK, brief, canvas, heading, plain, saved
+from cgqbench.output.palette import styles
 
 
 def run_time(comparison: Comparison, path: Path) -> Path:

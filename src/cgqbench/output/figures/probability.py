@@ -6,8 +6,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import (
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.summary import Entry, summary
+from cgqbench.output.figures.canvas import (
     QUIET,
     brief,
     canvas,
@@ -21,8 +22,7 @@ from cgqbench.figures.canvas import (
     spread_notes,
     title,
 )
-from cgqbench.palette import STYLES, Style, styles
-from cgqbench.summary import Entry, summary
+from cgqbench.output.palette import STYLES, Style, styles
 
 
 def ablation_probability(comparison: Comparison, path: Path) -> Path:

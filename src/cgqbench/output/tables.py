@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cgqbench.comparison import Comparison, several
+from cgqbench.analysis.comparison import Comparison, several
+from cgqbench.analysis.summary import Entry, shown_with_spread, summary
 from cgqbench.experiments import EXPERIMENTS, paper
-from cgqbench.summary import Entry, shown_with_spread, summary
 
 HEADINGS = {
     "compare": "Comparison",

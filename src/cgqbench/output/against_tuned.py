@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cgqbench.comparison import Comparison, several
-from cgqbench.listing import Listing
-from cgqbench.summary import Entry, shown_with_spread, summary
+from cgqbench.analysis.comparison import Comparison, several
+from cgqbench.analysis.summary import Entry, shown_with_spread, summary
+from cgqbench.output.listing import Listing
 
 SWEEPS = ("sweep", "sweep_long", "sweep_images")
 

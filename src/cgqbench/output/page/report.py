@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cgqbench.answers import answers
-from cgqbench.comparison import Comparison, comparisons, several
-from cgqbench.curves import Cost, costs, machine_of
-from cgqbench.figures import ABLATIONS, ablation
-from cgqbench.page_data import Chart, chart, landscapes
-from cgqbench.palette import Style, styles
+from cgqbench.analysis.comparison import Comparison, comparisons, several
+from cgqbench.analysis.costs import Cost, costs, machine_of
+from cgqbench.output.answers import answers
+from cgqbench.output.figures import ABLATIONS, ablation
+from cgqbench.output.page.charts import Chart, chart, landscapes
+from cgqbench.output.palette import Style, styles
+from cgqbench.output.tables import Grid, caption, grids
 from cgqbench.records.problem import label_of
 from cgqbench.records.reading import Run, runs
 from cgqbench.records.record import Line, RecordError
 from cgqbench.records.searches import Searches, searches
-from cgqbench.tables import Grid, caption, grids
 
 MOST_LINES = 24
 """A chart with more lines than this tells nobody anything: its table and figure do."""
@@ -99,7 +99,7 @@ def write_report(folder: Path, destination: Path, title: str = "Optimizers side 
 
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("cgqbench", "page"),
+        loader=PackageLoader("cgqbench.output", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

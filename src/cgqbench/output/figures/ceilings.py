@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from cgqbench.chance import dead
-from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import (
+from cgqbench.analysis.chance import dead
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.summary import Entry, summary
+from cgqbench.methods import METHODS
+from cgqbench.output.figures.canvas import (
     canvas,
     edge_marks,
     heading,
@@ -24,9 +26,7 @@ from cgqbench.figures.canvas import (
     saved,
     title,
 )
-from cgqbench.methods import METHODS
-from cgqbench.palette import STYLES
-from cgqbench.summary import Entry, summary
+from cgqbench.output.palette import STYLES
 
 VARIED = {"max_relative_step", "search_prob"}
 """The settings that place a method on a panel."""

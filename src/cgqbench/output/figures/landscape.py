@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from cgqbench.figures.canvas import INK, QUIET, canvas, heading, saved, title
-from cgqbench.palette import STYLES
+from cgqbench.analysis.roughness import roughness, vertices
+from cgqbench.output.figures.canvas import INK, QUIET, canvas, heading, saved, title
+from cgqbench.output.palette import STYLES
 from cgqbench.records.record import Line
 from cgqbench.records.searches import Searches
-from cgqbench.roughness import roughness, vertices
 
 PARABOLAS = (
     ("two_point", "two-point parabola", STYLES["scgq"].colour, (5.0, 2.5)),

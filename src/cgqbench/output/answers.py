@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cgqbench.against_tuned import against_tuned
-from cgqbench.comparison import Comparison
-from cgqbench.deaths import deaths
-from cgqbench.listing import Listing
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.output.against_tuned import against_tuned
+from cgqbench.output.deaths import deaths
+from cgqbench.output.listing import Listing
 
 
 def answers(compared: Sequence[Comparison]) -> list[Listing]:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LogNorm
 from matplotlib.patches import Rectangle
 
-from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import QUIET, canvas, heading, plain_decades, saved
-from cgqbench.summary import Entry, shown_loss, summary
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.summary import Entry, shown_loss, summary
+from cgqbench.output.figures.canvas import QUIET, canvas, heading, plain_decades, saved
 
 BOUNDS = {"lr", "max_momentum"}
 """The settings that place a method on the map."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import (
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.summary import Entry, shown_with_spread, summary
+from cgqbench.output.figures.canvas import (
     brief,
     canvas,
     heading,
@@ -20,8 +21,7 @@ from cgqbench.figures.canvas import (
     spread_notes,
     title,
 )
-from cgqbench.palette import STYLES
-from cgqbench.summary import Entry, shown_with_spread, summary
+from cgqbench.output.palette import STYLES
 
 RULES = {
     "polak_ribiere": "Polak–Ribière",

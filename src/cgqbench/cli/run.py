@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench.display import followed
+from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
-from cgqbench.outcome import write_outcome
+from cgqbench.output.outcome import write_outcome
 from cgqbench.records.identity import record_path
 from cgqbench.records.record import Record, RecordError
 from cgqbench.tasks.task import Task

@@ -7,8 +7,8 @@ import html
 from rich.markup import escape
 from rich.table import Table
 
-from cgqbench.listing import Listing
-from cgqbench.tables import Grid, Shown, caption
+from cgqbench.output.listing import Listing
+from cgqbench.output.tables import Grid, Shown, caption
 
 
 def rich_table(grid: Grid) -> Table:

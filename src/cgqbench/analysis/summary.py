@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cgqbench.comparison import Comparison
+from cgqbench.analysis.comparison import Comparison
 from cgqbench.experiments import paper
 from cgqbench.records.problem import Problem
 from cgqbench.records.reading import Run

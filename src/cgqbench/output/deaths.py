@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cgqbench.chance import MARGIN, chance_loss, dead
-from cgqbench.comparison import Comparison, several
-from cgqbench.listing import Listing
+from cgqbench.analysis.chance import MARGIN, chance_loss, dead
+from cgqbench.analysis.comparison import Comparison, several
+from cgqbench.analysis.summary import shown_loss, shown_with_spread, statistic
+from cgqbench.output.listing import Listing
 from cgqbench.records.reading import Run
-from cgqbench.summary import shown_loss, shown_with_spread, statistic
 
 EXPERIMENT = "safety"
 

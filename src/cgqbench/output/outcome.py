@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cgqbench.answers import answers
-from cgqbench.comparison import comparisons
-from cgqbench.figures import every_figure
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.output.answers import answers
+from cgqbench.output.figures import every_figure
+from cgqbench.output.page.report import write_report
+from cgqbench.output.table_text import markdown, markdown_listing, rich_listing, rich_table
+from cgqbench.output.tables import grids
 from cgqbench.records.reading import runs
-from cgqbench.report import write_report
-from cgqbench.table_text import markdown, markdown_listing, rich_listing, rich_table
-from cgqbench.tables import grids
 
 
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:

@@ -13,9 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from cgqbench.chance import chance_loss
-from cgqbench.comparison import Comparison
-from cgqbench.figures.canvas import (
+from cgqbench.analysis.chance import chance_loss
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.summary import Entry, shown_loss, summary
+from cgqbench.methods import METHODS
+from cgqbench.output.figures.canvas import (
     QUIET,
     canvas,
     edge_marks,
@@ -26,9 +28,7 @@ from cgqbench.figures.canvas import (
     spread_notes,
     title,
 )
-from cgqbench.methods import METHODS
-from cgqbench.palette import STYLES
-from cgqbench.summary import Entry, shown_loss, summary
+from cgqbench.output.palette import STYLES
 
 SEARCH = "search"
 FINAL, AVERAGED = "test_loss", "average_test_loss"

@@ -1,4 +1,4 @@
-"""The command `cgq`."""
+"""The commands and what they say of themselves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench import options as opt
-from cgqbench.command import Run, clear_errors, command_line, device_of
+from cgqbench.cli import options as opt
+from cgqbench.cli.run import Run, clear_errors, command_line, device_of
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.methods import METHODS
@@ -142,7 +142,7 @@ def report(
     ] = None,
 ) -> None:
     """Make tables, plots and the page again from records alone; nothing is trained."""
-    from cgqbench.outcome import write_outcome
+    from cgqbench.output.outcome import write_outcome
 
     with clear_errors():
         write_outcome(folder, out or folder, Console())
@@ -168,7 +168,7 @@ def landscape(
 
     The moments are dense at the start, where the landscape is rough, and sparse later.
     """
-    from cgqbench.outcome import write_outcome
+    from cgqbench.output.outcome import write_outcome
     from cgqbench.training.landscape_run import survey
     from cgqbench.training.runner import Conditions
 

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from cgqbench.comparison import Comparison
-from cgqbench.curves import Curve, curve
-from cgqbench.figures.canvas import (
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.curves import Curve, curve
+from cgqbench.output.figures.canvas import (
     brief,
     canvas,
     heading,
@@ -26,7 +26,7 @@ from cgqbench.figures.canvas import (
     spread_notes,
     title,
 )
-from cgqbench.palette import Style, styles
+from cgqbench.output.palette import Style, styles
 from cgqbench.records.reading import Run
 
 PANELS = (
