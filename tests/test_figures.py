@@ -9,6 +9,7 @@ from made_records import row, training, write
 from PIL import Image
 
 from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
 from cgqbench.analysis.roughness import roughness
 from cgqbench.output.figures import (
     ablation_bounds,
@@ -187,7 +188,7 @@ def test_every_figure_that_the_records_allow(tmp_path):
     bounds(tmp_path / "records", 0.3, 0.8)
     landscape_file(tmp_path / "records", 2)
     write(tmp_path / "records", [], end=None, dataset="svhn", epochs=3)
-    written = every_figure(tmp_path / "records", tmp_path / "figures")
+    written = every_figure(findings(tmp_path / "records"), tmp_path / "figures")
     assert [path.name for path in written] == [
         "figure3c-mnist-mlp.png",
         "table1-mnist-mlp-dynamics.png",

@@ -14,6 +14,7 @@ from made_records import row, write
 from typer.testing import CliRunner
 
 from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
 from cgqbench.cli import app
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
@@ -185,7 +186,7 @@ def test_the_page_reads_out_test_losses_and_a_phone_shows_whole_words(tmp_path: 
             label = chosen(method, "gpt1m").label
             for network in ("gpt1m", "gpt10m"):
                 write(tmp_path, rows, checksum="0123", label=label, network=network, **cell)
-    page = write_report(tmp_path, tmp_path / "report.html")
+    page = write_report(findings(tmp_path), tmp_path / "report.html")
     with started(tmp_path / "browser") as driver:
         from selenium.webdriver.common.keys import Keys
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
 from cgqbench.output.answers import answers
 from cgqbench.output.figures import every_figure
 from cgqbench.output.page.report import write_report
 from cgqbench.output.table_text import markdown, markdown_listing, rich_listing, rich_table
 from cgqbench.output.tables import grids
-from cgqbench.records.reading import runs
 
 
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:
@@ -20,17 +19,17 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
 
     The last line printed says where to look.
     """
-    compared = comparisons(runs(folder))
-    tables, listings = grids(compared), answers(compared)
+    found = findings(folder)
+    tables, listings = grids(found.comparisons), answers(found.comparisons)
     for table in tables:
         console.print(rich_table(table))
     for listing in listings:
         console.print(rich_listing(listing))
-    page = write_report(folder, destination / "report.html")
+    page = write_report(found, destination / "report.html")
     if tables:
         texts = [*map(markdown_listing, listings), *map(markdown, tables)]
         (destination / "table.md").write_text("\n".join(texts), encoding="utf-8")
-    plots = every_figure(folder, destination / "plots")
+    plots = every_figure(found, destination / "plots")
     verb = "plot is" if len(plots) == 1 else "plots are"
     drawn = f"; {len(plots)} {verb} in {destination / 'plots'}" if plots else ""
     console.print(f"Look at {page} in a browser{drawn}.", soft_wrap=True, highlight=False)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cgqbench.analysis.comparison import Comparison, comparisons
+from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import costs
+from cgqbench.analysis.findings import Findings
 from cgqbench.output.figures.any_rate import any_rate
 from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
 from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
@@ -16,8 +17,6 @@ from cgqbench.output.figures.landscape import landscape
 from cgqbench.output.figures.momentum import ablation_momentum
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
-from cgqbench.records.reading import runs
-from cgqbench.records.searches import searches
 
 __all__ = [
     "ABLATIONS",
@@ -50,11 +49,11 @@ TOGETHER: dict[str, Callable[[Sequence[Comparison], Path], Path]] = {"ceiling": 
 """The ablations whose problems share one file, a panel for each."""
 
 
-def every_figure(folder: Path, destination: Path) -> list[Path]:
-    """Draw all that the records below a folder allow; the files written."""
+def every_figure(found: Findings, destination: Path) -> list[Path]:
+    """Draw all that the records allow; the files written."""
     written: list[Path] = []
     shared: dict[str, list[Comparison]] = {}
-    for comparison in comparisons(runs(folder)):
+    for comparison in found.comparisons:
         if comparison.problem.experiment in TOGETHER and ablation(comparison):
             shared.setdefault(comparison.problem.experiment, []).append(comparison)
             continue
@@ -64,9 +63,9 @@ def every_figure(folder: Path, destination: Path) -> list[Path]:
     for experiment, compared in shared.items():
         path = _free(destination, experiment, "", written)
         written.append(TOGETHER[experiment](compared, path))
-    for found in searches(folder):
-        path = _free(destination, f"landscape-{found.title}", "", written)
-        written.append(landscape(found, path))
+    for one in found.searches:
+        path = _free(destination, f"landscape-{one.title}", "", written)
+        written.append(landscape(one, path))
     return written
 
 

@@ -10,17 +10,16 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cgqbench.analysis.comparison import Comparison, comparisons, several
+from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.costs import Cost, costs, machine_of
+from cgqbench.analysis.findings import Findings
 from cgqbench.output.answers import answers
 from cgqbench.output.figures import ABLATIONS, ablation
 from cgqbench.output.page.charts import Chart, chart, landscapes
 from cgqbench.output.palette import Style, styles
 from cgqbench.output.tables import Grid, caption, grids
 from cgqbench.records.problem import label_of
-from cgqbench.records.reading import Run, runs
-from cgqbench.records.record import Line, RecordError
-from cgqbench.records.searches import Searches, searches
+from cgqbench.records.record import Line
 
 MOST_LINES = 24
 """A chart with more lines than this tells nobody anything: its table and figure do."""
@@ -70,27 +69,24 @@ class Origin:
     commands: list[str]
 
 
-def write_report(folder: Path, destination: Path, title: str = "Optimizers side by side") -> Path:
-    """Write everything that the records below `folder` say as one HTML file; its path."""
-    found, lines = runs(folder), searches(folder)
-    if not found and not lines:
-        raise RecordError(
-            f"{folder} holds no records. Make some with `cgq compare --out {folder}`, or name the "
-            "folder that a run wrote to."
-        )
-    style = styles(run.header["method"] for run in found)
+def write_report(
+    found: Findings, destination: Path, title: str = "Optimizers side by side"
+) -> Path:
+    """Write everything that the records say as one HTML file; its path."""
+    style = styles(run.header["method"] for run in found.runs)
     charts: list[Chart] = []
-    compared = comparisons(found)
-    sections = list(_sections(compared, style, charts))
+    sections = list(_sections(found.comparisons, style, charts))
     page = _environment().get_template("page.html")
     content = page.render(
         title=title,
-        answers=answers(compared),
+        answers=answers(found.comparisons),
         sections=sections,
-        runs=several(len(found), "run") if found else "",
-        origin=_origin(found, lines),
-        search_facts=[(one.title, _fact(label_of(one.header), [one.header])) for one in lines],
-        data={"charts": charts, "landscapes": landscapes(lines)},
+        runs=several(len(found.runs), "run") if found.runs else "",
+        origin=_origin(found),
+        search_facts=[
+            (one.title, _fact(label_of(one.header), [one.header])) for one in found.searches
+        ],
+        data={"charts": charts, "landscapes": landscapes(found.searches)},
     )
     destination.parent.mkdir(parents=True, exist_ok=True)
     destination.write_text(content, encoding="utf-8")
@@ -159,8 +155,8 @@ def _fact(label: str, headers: list[Line]) -> Fact:
     )
 
 
-def _origin(found: Sequence[Run], lines: Sequence[Searches]) -> Origin:
-    headers = [run.header for run in found] + [one.header for one in lines]
+def _origin(found: Findings) -> Origin:
+    headers = [one.header for one in (*found.runs, *found.searches)]
     versions = [header.get("versions") or {} for header in headers]
     rows = (
         [machine_of(header) for header in headers],
