@@ -2,7 +2,8 @@
 
 import pytest
 
-from cgqbench.analysis.summary import Statistic, shown_loss, shown_with_spread
+from cgqbench.analysis.measures import shown_loss, shown_with_spread
+from cgqbench.analysis.spread import Statistic
 from cgqbench.experiments import paper
 
 

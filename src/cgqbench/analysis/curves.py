@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cgqbench.analysis.summary import counted, statistic
+from cgqbench.analysis.spread import statistic
+from cgqbench.analysis.summary import counted
 from cgqbench.records.reading import Run
 
 

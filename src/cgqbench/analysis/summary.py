@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.measures import best, shown
+from cgqbench.analysis.spread import Statistic, statistic
 from cgqbench.experiments import paper
 from cgqbench.records.problem import Problem
 from cgqbench.records.reading import Run
@@ -19,15 +19,6 @@ METRICS = (
     "average_test_loss",
     "average_test_accuracy",
 )
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """Mean and sample standard deviation over seeds; one seed has no spread."""
-
-    mean: float
-    spread: float | None
-    count: int
 
 
 @dataclass(frozen=True)
@@ -82,57 +73,6 @@ def counted(runs: Sequence[Run]) -> list[Run]:
     return [run for run in sound if run.end is not None] or sound
 
 
-def statistic(values: Sequence[float | None]) -> Statistic | None:
-    """Mean and sample standard deviation of the values there are.
-
-    >>> statistic([1.0, 2.0, None, 3.0])
-    Statistic(mean=2.0, spread=1.0, count=3)
-    """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return None
-    spread = statistics.stdev(known) if len(known) > 1 else None
-    return Statistic(statistics.fmean(known), spread, len(known))
-
-
-def shown_loss(value: float) -> str:
-    """A loss to three significant digits; from 1 on to four, for there it falls by small shares.
-
-    >>> shown_loss(0.0024049), shown_loss(1.45)
-    ('0.00240', '1.450')
-    """
-    size = abs(value)
-    if size != 0 and not 1e-5 <= size < 1e6:
-        return f"{value:.2e}"
-    decimals = 2 if size == 0 else max(0, 2 + (size >= 1) - math.floor(math.log10(size)))
-    return f"{value:.{decimals}f}"
-
-
-def shown(metric: str, value: float) -> str:
-    """A value as tables show it: losses to three or four digits, accuracies to two decimals."""
-    return f"{value:.2f}" if metric.endswith("accuracy") else shown_loss(value)
-
-
-def shown_with_spread(metric: str, value: Statistic) -> str:
-    """Mean ± spread, both to the decimals of the mean.
-
-    >>> shown_with_spread("train_loss", Statistic(0.0204, 0.0031, 3))
-    '0.0204 ± 0.0031'
-    >>> shown_with_spread("train_loss", Statistic(0.0204, 0.00001, 3))
-    '0.0204 ± <0.0001'
-    """
-    mean = shown(metric, value.mean)
-    if value.spread is None:
-        return mean
-    if "e" in mean:
-        return f"{mean} ± {value.spread:.2e}"
-    decimals = len(mean.partition(".")[2])
-    least = 10.0**-decimals
-    if 0 < value.spread < least / 2:
-        return f"{mean} ± <{least:.{decimals}f}"
-    return f"{mean} ± {value.spread:.{decimals}f}"
-
-
 def _entry(problem: Problem, method: str, label: str, runs: list[Run]) -> Entry:
     rows = counted(runs)
     last = min((len(run.epochs) for run in rows), default=0)
@@ -157,10 +97,9 @@ def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
     rivals = [rival for rival in complete if rival.seeds == most]
     if entry not in rivals or len(rivals) == 1:
         return frozenset()
-    best = []
+    found = []
     for metric, value in entry.values.items():
         means = [rival.values[metric].mean for rival in complete if metric in rival.values]
-        winner = max(means) if metric.endswith("accuracy") else min(means)
-        if shown(metric, value.mean) == shown(metric, winner):
-            best.append(metric)
-    return frozenset(best)
+        if shown(metric, value.mean) == shown(metric, best(metric, means)):
+            found.append(metric)
+    return frozenset(found)

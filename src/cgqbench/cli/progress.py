@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
+from cgqbench.analysis.measures import judged_by, told
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.record import Line
 from cgqbench.training.engines.events import Ended, Event, Started
@@ -69,17 +70,15 @@ class Board:
             self._row(cell, news)
 
     def _row(self, cell: Cell, row: Line) -> None:
-        accuracy, test_loss = row["test_accuracy"], row["test_loss"]
-        if accuracy is not None:
-            self._quality[cell] = f"  test accuracy {accuracy:.2f} %"
-        else:
-            self._quality[cell] = "" if test_loss is None else f"  test loss {test_loss:.4f}"
+        measure = judged_by([row])
+        value = row[measure]
+        self._quality[cell] = "" if value is None else f"  {told(measure, value)}"
         loss, words = row["train_loss"], f"epoch {row['epoch']}/{cell.epochs}"
         self._advance(cell, row["epoch"], words, loss, row["step_size"], row["momentum"])
         if not self._console.is_terminal:
-            told = "not finite" if loss is None else f"{loss:.4f}"
+            shown = "not finite" if loss is None else f"{loss:.4f}"
             self._console.print(
-                f"{escape(cell.name)}  {words}  train loss {told}{self._quality[cell]}",
+                f"{escape(cell.name)}  {words}  train loss {shown}{self._quality[cell]}",
                 highlight=False,
                 soft_wrap=True,
             )

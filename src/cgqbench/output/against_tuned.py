@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cgqbench.analysis.comparison import Comparison, several
-from cgqbench.analysis.summary import Entry, shown_with_spread, summary
-from cgqbench.output.listing import Listing
+from cgqbench.analysis.measures import averaged, best, difference, judged_by, shown_with_spread
+from cgqbench.analysis.summary import Entry, summary
+from cgqbench.output.table import Column, Table, TableCell, plain_row
 
 SWEEPS = ("sweep", "sweep_long", "sweep_images")
+COLUMNS = (
+    *("problem", "LineSearch", "final", "averaged"),
+    *("best tuned, final", "best tuned, averaged", "difference"),
+)
 
 
-def against_tuned(compared: Sequence[Comparison]) -> Listing | None:
+def against_tuned(compared: Sequence[Comparison]) -> Table | None:
     """LineSearch beside the best of each sweep, by final weights and by averaged ones.
 
     None without sweeps that have both.
@@ -20,17 +25,9 @@ def against_tuned(compared: Sequence[Comparison]) -> Listing | None:
     rows = [row for comparison in swept for row in _rows(comparison)]
     if not rows:
         return None
-    return Listing(
+    return Table(
         "LineSearch against tuned rates",
-        (
-            "problem",
-            "LineSearch",
-            "final",
-            "averaged",
-            "best tuned, final",
-            "best tuned, averaged",
-            "difference",
-        ),
+        tuple(map(Column, COLUMNS)),
         tuple(rows),
         "Test accuracy (%), or else test loss, after the last epoch. Best tuned: the best mean of "
         "all rates and schedules whose seeds all finished, whatever the number of seeds, so that "
@@ -39,51 +36,37 @@ def against_tuned(compared: Sequence[Comparison]) -> Listing | None:
     )
 
 
-def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+def _rows(comparison: Comparison) -> Iterator[tuple[TableCell, ...]]:
     entries = summary(comparison)
-    accuracy = any("test_accuracy" in entry.values for entry in entries)
-    final = "test_accuracy" if accuracy else "test_loss"
-    averaged = f"average_{final}"
+    final = judged_by(entry.values for entry in entries)
+    average = averaged(final)
     untuned = [entry for entry in entries if entry.method.partition(":")[0] == "search"]
     tuned = [entry for entry in entries if entry.complete and entry not in untuned]
-    bests = {metric: _best(tuned, metric) for metric in (final, averaged)}
-    found = [best.values[metric].mean for metric, best in bests.items() if best is not None]
+    bests = {metric: _best(tuned, metric) for metric in (final, average)}
+    found = [one.values[metric].mean for metric, one in bests.items() if one is not None]
     if not found:
         return
-    target = max(found) if accuracy else min(found)
+    target = best(final, found)
     for entry in untuned:
-        ours = entry.values.get(averaged) or entry.values.get(final)
-        yield (
+        ours = entry.values.get(average) or entry.values.get(final)
+        yield plain_row(
             f"{comparison.name}, {several(comparison.problem.epochs, 'epoch')}",
             _named(entry),
             _value(entry, final),
-            _value(entry, averaged),
-            *(_best_words(best, metric) for metric, best in bests.items()),
-            "–" if ours is None else difference(ours.mean, target, accuracy),
+            _value(entry, average),
+            *(_best_words(one, metric) for metric, one in bests.items()),
+            "–" if ours is None else difference(final, ours.mean, target),
         )
-
-
-def difference(ours: float, theirs: float, accuracy: bool) -> str:
-    """How two results compare: losses in percent, accuracies, which are percents, in points.
-
-    >>> difference(1.44, 1.5, accuracy=False), difference(91.0, 91.3, accuracy=True)
-    ('4.0 % better', '0.30 points worse')
-    """
-    gain = ours - theirs if accuracy else 100 * (theirs - ours) / theirs
-    size = f"{abs(gain):.2f} points" if accuracy else f"{abs(gain):.1f} %"
-    if not float(size.split()[0]):
-        return "level"
-    return f"{size} {'better' if gain > 0 else 'worse'}"
 
 
 def _best(tuned: Sequence[Entry], metric: str) -> Entry | None:
     known = [entry for entry in tuned if metric in entry.values]
-    sign = -1 if metric.endswith("accuracy") else 1
-    return min(known, key=lambda entry: sign * entry.values[metric].mean, default=None)
+    means = [entry.values[metric].mean for entry in known]
+    return known[means.index(best(metric, means))] if known else None
 
 
-def _best_words(best: Entry | None, metric: str) -> str:
-    return "–" if best is None else f"{_value(best, metric)} ({_named(best)})"
+def _best_words(entry: Entry | None, metric: str) -> str:
+    return "–" if entry is None else f"{_value(entry, metric)} ({_named(entry)})"
 
 
 def _named(entry: Entry) -> str:

@@ -9,9 +9,10 @@ from rich.console import Console
 from cgqbench.analysis.findings import findings
 from cgqbench.output.answers import answers
 from cgqbench.output.figures import every_figure
+from cgqbench.output.markdown import markdown_table
 from cgqbench.output.page.report import write_report
-from cgqbench.output.table_text import markdown, markdown_listing, rich_listing, rich_table
-from cgqbench.output.tables import grids
+from cgqbench.output.results_table import results_tables
+from cgqbench.output.terminal import terminal_table
 
 
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:
@@ -20,15 +21,14 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
     The last line printed says where to look.
     """
     found = findings(folder)
-    tables, listings = grids(found.comparisons), answers(found.comparisons)
-    for table in tables:
-        console.print(rich_table(table))
-    for listing in listings:
-        console.print(rich_listing(listing))
+    results = list(results_tables(found.comparisons).values())
+    answered = answers(found.comparisons)
+    for table in (*results, *answered):
+        console.print(terminal_table(table))
     page = write_report(found, destination / "report.html")
-    if tables:
-        texts = [*map(markdown_listing, listings), *map(markdown, tables)]
-        (destination / "table.md").write_text("\n".join(texts), encoding="utf-8")
+    if results:
+        text = "\n".join(map(markdown_table, (*answered, *results)))
+        (destination / "table.md").write_text(text, encoding="utf-8")
     plots = every_figure(found, destination / "plots")
     verb = "plot is" if len(plots) == 1 else "plots are"
     drawn = f"; {len(plots)} {verb} in {destination / 'plots'}" if plots else ""

@@ -15,7 +15,8 @@ from matplotlib.ticker import NullLocator
 
 from cgqbench.analysis.chance import chance_loss
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.summary import Entry, shown_loss, summary
+from cgqbench.analysis.measures import shown_loss
+from cgqbench.analysis.summary import Entry, summary
 from cgqbench.methods import METHODS
 from cgqbench.output.figures.canvas import (
     QUIET,

@@ -11,7 +11,8 @@ from matplotlib.colors import Colormap, LogNorm
 from matplotlib.patches import Rectangle
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.summary import Entry, shown_loss, summary
+from cgqbench.analysis.measures import shown_loss
+from cgqbench.analysis.summary import Entry, summary
 from cgqbench.output.figures.canvas import QUIET, canvas, heading, plain_decades, saved
 
 BOUNDS = {"lr", "max_momentum"}

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from cgqbench.analysis import measures
 from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.summary import Entry, summary
@@ -137,8 +138,7 @@ def _lost(name: str, points: list[Point]) -> list[str]:
 
 def _panel(axis: Axes, points: list[Point]) -> bool:
     """Draw a problem; whether anything lies off the axis."""
-    accuracy = any("test_accuracy" in point.entry.values for point in points)
-    metric = "test_accuracy" if accuracy else "test_loss"
+    metric = measures.judged_by(point.entry.values for point in points)
     ticks = sorted({point.ceiling for point in points})
     axis.set(xscale="log", xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
     axis.axvline(METHODS["search"].settings["max_relative_step"], color="#b6bcc4", linewidth=1.0)
@@ -151,7 +151,7 @@ def _panel(axis: Axes, points: list[Point]) -> bool:
     axis.set_xticks(ticks, [f"{tick:g}".removeprefix("0") for tick in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("ρ, the ceiling of a step's relative length")
-    axis.set_ylabel("test accuracy (%)" if accuracy else "test loss")
+    axis.set_ylabel(measures.name(metric))
     if not any(metric in point.entry.values for point in points):
         no_values(axis, axis.yaxis)
     return _edge(axis, points, metric)
@@ -159,14 +159,14 @@ def _panel(axis: Axes, points: list[Point]) -> bool:
 
 def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
     """Cut the axis at what is far off the best, and mark there what lies beyond or was lost."""
-    names = metric, f"average_{metric}"
+    names = metric, measures.averaged(metric)
     means = {
         point: [point.entry.values[name].mean for name in names if name in point.entry.values]
         for point in points
     }
     known = [mean for found in means.values() for mean in found]
-    accuracy = metric == "test_accuracy"
-    best = (max if accuracy else min)(known, default=0.0)
+    accuracy = measures.higher_is_better(metric)
+    best = measures.best(metric, known or [0.0])
     cut = best - FAR_POINTS if accuracy else best * FAR
     off = {
         point

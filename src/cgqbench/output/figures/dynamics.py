@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.curves import Curve, curve
+from cgqbench.analysis.measures import judged_by
 from cgqbench.output.figures.canvas import (
     brief,
     canvas,
@@ -27,14 +27,15 @@ from cgqbench.output.figures.canvas import (
     title,
 )
 from cgqbench.output.palette import Style, styles
-from cgqbench.records.reading import Run
 
-PANELS = (
-    ("train_loss", "Train loss", "log"),
-    ("test_accuracy", "Test accuracy (%)", "linear"),
-    ("step_size", "Step size", "log"),
-    ("momentum", "Momentum", "linear"),
-)
+PANELS = {
+    "train_loss": ("Train loss", "log"),
+    "test_accuracy": ("Test accuracy (%)", "linear"),
+    "test_loss": ("Test loss", "log"),
+    "step_size": ("Step size", "log"),
+    "momentum": ("Momentum", "linear"),
+}
+"""By metric: its title and the scale of its axis."""
 
 
 def dynamics(comparison: Comparison, path: Path) -> Path:
@@ -43,7 +44,10 @@ def dynamics(comparison: Comparison, path: Path) -> Path:
     style = styles(methods)
     lost = {method for method, group in methods.items() if all(run.diverged for run in group)}
     figure, axes = canvas(2, 2, (9.0, 6.6))
-    for axis, (metric, name, scale) in zip(axes, _panels(comparison.runs), strict=True):
+    quality = judged_by(row for run in comparison.runs for row in run.epochs)
+    metrics = "train_loss", quality, "step_size", "momentum"
+    for axis, metric in zip(axes, metrics, strict=True):
+        name, scale = PANELS[metric]
         drawn = {method: curve(group, metric) for method, group in methods.items()}
         title(axis, name)
         axis.set_xticks(epoch_ticks(max(len(line.mean) for line in drawn.values())))
@@ -87,13 +91,6 @@ def epoch_ticks(last: int) -> list[int]:
 
 def _round(power: int) -> tuple[int, int, int]:
     return 10**power, 2 * 10**power, 5 * 10**power
-
-
-def _panels(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """The four; a task that is no classification has a test loss in place of the accuracy."""
-    if any(row.get("test_accuracy") is not None for run in runs for row in run.epochs):
-        return list(PANELS)
-    return [PANELS[0], ("test_loss", "Test loss", "log"), *PANELS[2:]]
 
 
 def _draw(axis: Axes, line: Curve, style: Style, diverged: bool) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.summary import Entry, shown_with_spread, summary
+from cgqbench.analysis.measures import shown_with_spread
+from cgqbench.analysis.summary import Entry, summary
 from cgqbench.output.figures.canvas import (
     brief,
     canvas,

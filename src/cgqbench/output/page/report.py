@@ -17,29 +17,22 @@ from cgqbench.output.answers import answers
 from cgqbench.output.figures import ABLATIONS, ablation
 from cgqbench.output.page.charts import Chart, chart, landscapes
 from cgqbench.output.palette import Style, styles
-from cgqbench.output.tables import Grid, caption, grids
+from cgqbench.output.results_table import results_tables
+from cgqbench.output.table import Column, Table, TableCell, plain_row
 from cgqbench.records.problem import label_of
 from cgqbench.records.record import Line
 
+SETTINGS = (
+    *(Column("Method"), Column("Settings")),
+    *(Column(name, numbers=True) for name in ("Seeds", "Epochs", "Batch", "Parameters")),
+)
 MOST_LINES = 24
 """A chart with more lines than this tells nobody anything: its table and figure do."""
 
 
 @dataclass(frozen=True)
-class Fact:
-    """How a method was run."""
-
-    label: str
-    settings: str
-    seeds: str
-    epochs: int
-    batch_size: int
-    parameters: str
-
-
-@dataclass(frozen=True)
 class Part:
-    """One problem of a section: its chart (by its place in the page's data) and its facts."""
+    """One problem of a section; its chart is a place in the page's data."""
 
     title: str
     chart: int | None
@@ -47,7 +40,7 @@ class Part:
     costs: list[Cost]
     colours: dict[str, str]
     picture: str | None
-    facts: list[Fact]
+    settings: Table
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,7 @@ class Section:
     """One experiment."""
 
     ablation: bool
-    grid: Grid
-    caption: str
+    table: Table
     parts: list[Part]
 
 
@@ -83,8 +75,9 @@ def write_report(
         sections=sections,
         runs=several(len(found.runs), "run") if found.runs else "",
         origin=_origin(found),
-        search_facts=[
-            (one.title, _fact(label_of(one.header), [one.header])) for one in found.searches
+        searches=[
+            _settings(f"Search lines: {one.title}", [(label_of(one.header), [one.header])])
+            for one in found.searches
         ],
         data={"charts": charts, "landscapes": landscapes(found.searches)},
     )
@@ -106,13 +99,20 @@ def _environment() -> Environment:
 def _sections(
     compared: Sequence[Comparison], style: dict[str, Style], charts: list[Chart]
 ) -> Iterator[Section]:
-    tables = grids(compared)
-    for grid in sorted(tables, key=lambda grid: grid.experiment in ABLATIONS):
-        parts = [_part(comparison, style, charts) for comparison in grid.columns]
-        yield Section(grid.experiment in ABLATIONS, grid, caption(grid), parts)
+    tables = results_tables(compared)
+    for experiment in sorted(tables, key=lambda name: name in ABLATIONS):
+        table = tables[experiment]
+        parts = [
+            _part(comparison, table.title, style, charts)
+            for comparison in compared
+            if comparison.problem.experiment == experiment
+        ]
+        yield Section(experiment in ABLATIONS, table, parts)
 
 
-def _part(comparison: Comparison, style: dict[str, Style], charts: list[Chart]) -> Part:
+def _part(
+    comparison: Comparison, heading: str, style: dict[str, Style], charts: list[Chart]
+) -> Part:
     methods = comparison.methods
     place = None
     if len(methods) <= MOST_LINES:
@@ -125,10 +125,13 @@ def _part(comparison: Comparison, style: dict[str, Style], charts: list[Chart]) 
         costs(comparison),
         {method: style[method].colour for method in methods},
         _picture(comparison),
-        [
-            _fact(comparison.labels[method], [run.header for run in group])
-            for method, group in methods.items()
-        ],
+        _settings(
+            f"{heading}: {comparison.title}",
+            [
+                (comparison.labels[method], [run.header for run in group])
+                for method, group in methods.items()
+            ],
+        ),
     )
 
 
@@ -142,21 +145,26 @@ def _picture(comparison: Comparison) -> str | None:
         return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _fact(label: str, headers: list[Line]) -> Fact:
-    settings = headers[0].get("settings") or {}
-    parameters = headers[0].get("parameters")
-    return Fact(
+def _settings(title: str, methods: Sequence[tuple[str, list[Line]]]) -> Table:
+    """How each method was run, from its label and the headers of its runs."""
+    return Table(title, SETTINGS, tuple(_setting(*method) for method in methods))
+
+
+def _setting(label: str, headers: list[Line]) -> tuple[TableCell, ...]:
+    header = headers[0]
+    settings = header.get("settings") or {}
+    return plain_row(
         label,
         ", ".join(f"{name}={value}" for name, value in settings.items()) or "none",
         ", ".join(str(header["seed"]) for header in headers),
-        headers[0]["epochs"],
-        headers[0]["batch_size"],
-        f"{parameters:,}" if parameters else "unknown",
+        header["epochs"],
+        header["batch_size"],
+        f"{header['parameters']:,}" if header.get("parameters") else "unknown",
     )
 
 
 def _origin(found: Findings) -> Origin:
-    headers = [one.header for one in (*found.runs, *found.searches)]
+    headers = [run.header for run in found.runs] + [one.header for one in found.searches]
     versions = [header.get("versions") or {} for header in headers]
     rows = (
         [machine_of(header) for header in headers],

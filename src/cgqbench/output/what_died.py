@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from cgqbench.analysis.chance import MARGIN, chance_loss, dead
 from cgqbench.analysis.comparison import Comparison, several
-from cgqbench.analysis.summary import shown_loss, shown_with_spread, statistic
-from cgqbench.output.listing import Listing
+from cgqbench.analysis.measures import shown_loss, shown_with_spread
+from cgqbench.analysis.spread import statistic
+from cgqbench.output.table import Column, Table, TableCell, plain_row
 from cgqbench.records.reading import Run
 
 EXPERIMENT = "safety"
+COLUMNS = ("problem", "method", "first epoch", "last epoch", "guessing", "died")
 
 
-def deaths(compared: Sequence[Comparison]) -> Listing | None:
+def what_died(compared: Sequence[Comparison]) -> Table | None:
     """Each network and method: train loss at the start and the end, and how many seeds died.
 
     None without that experiment.
@@ -26,9 +28,9 @@ def deaths(compared: Sequence[Comparison]) -> Listing | None:
     ]
     if not rows:
         return None
-    return Listing(
+    return Table(
         "What died",
-        ("problem", "method", "first epoch", "last epoch", "guessing", "died"),
+        tuple(map(Column, COLUMNS)),
         tuple(rows),
         "Mean train loss of the epoch, ± standard deviation over seeds. Guessing: ln of the number "
         "of classes. Died: diverged, or the last epoch's train loss is not "
@@ -36,14 +38,14 @@ def deaths(compared: Sequence[Comparison]) -> Listing | None:
     )
 
 
-def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+def _rows(comparison: Comparison) -> Iterator[tuple[TableCell, ...]]:
     for method, group in comparison.methods.items():
         chance = chance_loss(group[0].header)
         ended = [run for run in group if run.end is not None]
         died = f"{sum(map(dead, ended))} of {len(ended)}"
         if len(ended) < len(group):
             died += f", {several(len(group) - len(ended), 'seed')} unfinished"
-        yield (
+        yield plain_row(
             f"{comparison.name}, {several(comparison.problem.epochs, 'epoch')}",
             comparison.labels[method],
             _loss(group, 0),
