@@ -50,11 +50,10 @@ class Trained:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved()
-        self._cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
-        self._task = task
-        self._feed = Feed(task, arithmetic.device, BATCH, 0)
+        cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
+        feed = Feed(task, arithmetic.device, BATCH, 0)
         began = time.perf_counter()
-        self._learner = Learner(self._cell, task, self._feed, arithmetic, graphs=True)
+        self._learner = Learner(cell, task, feed, arithmetic, graphs=True)
         self._epochs = 0
         self.epoch()
         self.first_epoch = time.perf_counter() - began
@@ -66,9 +65,7 @@ class Trained:
         self._epochs += 1
         torch.cuda.synchronize()
         began = time.perf_counter()
-        row = train_epoch(
-            self._learner, self._task, self._feed, self._cell, self._epochs, lambda progress: None
-        )
+        row = train_epoch(self._learner, self._epochs, lambda progress: None)
         torch.cuda.synchronize()
         if self._epochs > 1:
             self.times.append((time.perf_counter() - began) * EPOCH / (BATCHES * BATCH))

@@ -84,7 +84,7 @@ def ratios(method: str, task: Task, average: bool) -> list[float]:
     for round_ in range(ROUNDS + 1):
 
         def ours(epoch: int = round_ + 1) -> object:
-            return train_epoch(learner, task, feed, cell, epoch, lambda progress: None)
+            return train_epoch(learner, epoch, lambda progress: None)
 
         bare = seconds(lambda: bare_epoch(model, optimizer, averaged, inputs, targets))
         found.append(bare / seconds(ours))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def header(cell: Cell, settings: dict[str, Any] | None, label: str | None) -> di
     base = cell.method.partition(":")[0]
     return {
         "kind": "cell",
-        **cell.as_dict(),
+        **asdict(cell),
         "label": label or LABELS.get(base, base),
         "settings": settings or {"lr": 0.3},
         "parameters": 795010,

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.measures import best, shown
+from cgqbench.analysis.measures import ACCURACY, LOSS, averaged, best, shown
 from cgqbench.analysis.spread import Statistic, statistic
-from cgqbench.experiments import paper
 from cgqbench.records.problem import Problem
 from cgqbench.records.reading import Run
 
-METRICS = (
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "average_test_loss",
-    "average_test_accuracy",
-)
+METRICS = ("train_loss", LOSS, ACCURACY, averaged(LOSS), averaged(ACCURACY))
 
 
 @dataclass(frozen=True)
@@ -46,17 +39,6 @@ class Entry:
         """Whether every seed ran to its end, so that the entry may be called the best."""
         return self.diverged == self.unfinished == 0
 
-    @property
-    def in_paper(self) -> bool:
-        """Whether the paper has this entry; `paper` is then None if it did not converge there."""
-        return (self.problem.dataset, self.problem.network, self.method) in paper.RESULTS
-
-    @property
-    def paper(self) -> paper.Result | None:
-        """The paper's own numbers."""
-        key = (self.problem.dataset, self.problem.network, self.method)
-        return paper.RESULTS.get(key)
-
 
 def summary(comparison: Comparison) -> list[Entry]:
     """An entry for each method, in the order of the tables."""
@@ -65,6 +47,11 @@ def summary(comparison: Comparison) -> list[Entry]:
         for method, group in comparison.methods.items()
     ]
     return [replace(entry, best=_best(entry, column)) for entry in column]
+
+
+def means(entries: Iterable[Entry], metric: str) -> list[float]:
+    """The means of those that have the metric."""
+    return [entry.values[metric].mean for entry in entries if metric in entry.values]
 
 
 def counted(runs: Sequence[Run]) -> list[Run]:
@@ -99,7 +86,6 @@ def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
         return frozenset()
     found = []
     for metric, value in entry.values.items():
-        means = [rival.values[metric].mean for rival in complete if metric in rival.values]
-        if shown(metric, value.mean) == shown(metric, best(metric, means)):
+        if shown(metric, value.mean) == shown(metric, best(metric, means(complete, metric))):
             found.append(metric)
     return frozenset(found)

@@ -57,20 +57,9 @@ def compare(
     `cgq compare --task examples/my_task.py`. A method may carry settings: `name:setting=value,...`.
     `cgq methods` lists them.
     """
-    if task is not None:
-        dataset, network = task.stem, "task"
+    dataset, network, file = _named(dataset, network, task)
     cells = [
-        Cell(
-            "compare",
-            dataset,
-            network,
-            method,
-            seed,
-            epochs,
-            batch_size,
-            average,
-            str(task) if task else None,
-        )
+        Cell("compare", dataset, network, method, seed, epochs, batch_size, average, file)
         for seed in range(seeds)
         for method in dict.fromkeys(methods)
     ]
@@ -169,18 +158,15 @@ def landscape(
     The moments are dense at the start, where the landscape is rough, and sparse later.
     """
     from cgqbench.output.outcome import write_outcome
-    from cgqbench.training.landscape_run import survey
+    from cgqbench.training.landscape_run import record_landscapes
     from cgqbench.training.runner import Conditions
 
     with clear_errors():
-        if task is not None:
-            dataset, network = task.stem, "task"
-        cell = Cell(
-            "figure1", dataset, network, method, seed, epochs, task=str(task) if task else None
-        )
+        dataset, network, file = _named(dataset, network, task)
+        cell = Cell("figure1", dataset, network, method, seed, epochs, task=file)
         console = Console()
         where = Conditions(out / "records", device_of(device), command=command_line())
-        survey(cell, where, looks, restart, console)
+        record_landscapes(cell, where, looks, restart, console)
         if not quiet:
             write_outcome(out, out, console)
 
@@ -235,6 +221,11 @@ def _readiness(name: str) -> str:
         return f"{len(text.train):,} + {len(text.test):,} windows of text, ready"
     found = load(name)
     return f"{len(found.train.labels):,} + {len(found.test.labels):,} images, ready"
+
+
+def _named(dataset: str, network: str, task: Path | None) -> tuple[str, str, str | None]:
+    """What a cell calls its data, its network and its file: a file takes the place of both."""
+    return (dataset, network, None) if task is None else (task.stem, "task", str(task))
 
 
 def main() -> None:

@@ -83,16 +83,8 @@ class Board:
                 soft_wrap=True,
             )
 
-    def _advance(
-        self,
-        cell: Cell,
-        epochs: float,
-        words: str,
-        loss: float | None,
-        step_size: float | None,
-        momentum: float | None,
-    ) -> None:
-        for name, value in (("loss", loss), ("step", step_size), ("momentum", momentum)):
+    def _advance(self, cell: Cell, epochs: float, words: str, *numbers: float | None) -> None:
+        for name, value in zip(("loss", "step", "momentum"), numbers, strict=True):
             words += f"  {name} {value:.3g}" if value is not None else ""
         words += self._quality.get(cell, "")
         self._bars.update(self._running[cell], completed=epochs, note=words)

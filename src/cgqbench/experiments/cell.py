@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cgqbench.tasks.named import by_name
 from cgqbench.tasks.task import Task
@@ -43,10 +42,6 @@ class Cell:
             digest = hashlib.blake2b(parts.encode(), digest_size=6).hexdigest()
             parts = f"{parts[:LONGEST]}-{digest}"
         return re.sub(r"[^\w.=,+-]", "_", f"{parts}-{self.seed}", flags=re.ASCII)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Its fields, as a record's first line holds them."""
-        return asdict(self)
 
 
 def task_of(cell: Cell) -> Task:

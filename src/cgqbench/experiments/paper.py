@@ -15,16 +15,8 @@ class Result(NamedTuple):
 
 
 METHODS = (
-    "sgd",
-    "adam",
-    "lookahead",
-    "cocob",
-    "armijo",
-    "pal",
-    "cgq",
-    "cgq_ls",
-    "scgq",
-    "scgq_ls",
+    *("sgd", "adam", "lookahead", "cocob", "armijo", "pal"),
+    *("cgq", "cgq_ls", "scgq", "scgq_ls"),
 )
 """In the order of the tables' rows."""
 

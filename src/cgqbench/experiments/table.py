@@ -56,12 +56,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("table2", "CIFAR-10 and CIFAR-100", TABLE2, PAPER_METHODS),
         Experiment("today1", "Table 1 with today's methods", TABLE1, TODAYS_METHODS),
         Experiment("today2", "Table 2 with today's methods", TABLE2, TODAYS_METHODS),
-        Experiment(
-            "lm",
-            "Language models",
-            (GPT1M, GPT10M),
-            LANGUAGE_METHODS,
-        ),
+        Experiment("lm", "Language models", (GPT1M, GPT10M), LANGUAGE_METHODS),
         Experiment("sweep", "Tuned AdamW, 1,500 steps", (GPT1M, GPT10M), ADAMW_SWEEP),
         Experiment(
             "sweep_long",
@@ -69,12 +64,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             (replace(GPT1M, epochs=24), replace(GPT10M, epochs=24)),
             ADAMW_SWEEP,
         ),
-        Experiment(
-            "sweep_images",
-            "Tuned SGD",
-            IMAGES,
-            SGD_SWEEP,
-        ),
+        Experiment("sweep_images", "Tuned SGD", IMAGES, SGD_SWEEP),
         Experiment("any_rate", "The base's learning rate", (GPT1M,), ANY_RATE),
         Experiment(
             "ceiling",
@@ -104,14 +94,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "figure2",
             "Run time per epoch",
             (Column("mnist", "mlp", 3), Column("cifar10", "resnet110", 2)),
-            (
-                *PAPER_METHODS[:6],
-                "scgq:momentum=0.8",
-                "scgq",
-                "cgq:momentum=0.8",
-                "cgq",
-                "cgq_ls",
-            ),
+            (*PAPER_METHODS[:6], "scgq:momentum=0.8", "scgq", "cgq:momentum=0.8", "cgq", "cgq_ls"),
         ),
         Experiment(
             "figure3a",
@@ -123,10 +106,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "figure3b",
             "Ablation: the probability of a search",
             (MNIST,),
-            (
-                "sgd",
-                *(f"scgq:search_prob={p}" for p in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)),
-            ),
+            ("sgd", *(f"scgq:search_prob={p}" for p in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0))),
         ),
         Experiment(
             "figure3c",

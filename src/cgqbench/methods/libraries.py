@@ -5,10 +5,12 @@ The keyword arguments of a function are the settings a user may give after the m
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from torch import nn
 from torch.optim import Optimizer
 
-from cgqbench.methods.optimizers import sgd
+from cgqbench.methods.optimizers import Factory, sgd
 from cgqbench.methods.schedules import Budget
 
 
@@ -31,12 +33,7 @@ def lookahead(
 
 
 def cocob(
-    model: nn.Module,
-    budget: Budget,
-    seed: int,
-    *,
-    alpha: float = 100.0,
-    weight_decay: float = 0.0,
+    model: nn.Module, budget: Budget, seed: int, *, alpha: float = 100.0, weight_decay: float = 0.0
 ) -> Optimizer:
     """COCOB, which bets on coins."""
     from parameterfree import COCOB
@@ -83,28 +80,18 @@ def schedulefree_adamw(
     return optimizer
 
 
-def prodigy(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """Prodigy."""
-    from prodigyopt import Prodigy
+def _tuning_free(library: str, name: str) -> Factory:
+    """An optimizer that finds its rate, on which `lr` is a factor."""
 
-    return Prodigy(model.parameters(), lr, weight_decay=weight_decay)
+    def make(
+        model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
+    ) -> Optimizer:
+        kind = getattr(import_module(library), name)
+        return kind(model.parameters(), lr=lr, weight_decay=weight_decay)
 
-
-def dadaptation(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """Adam with D-Adaptation."""
-    from dadaptation import DAdaptAdam
-
-    return DAdaptAdam(model.parameters(), lr, weight_decay=weight_decay)
+    return make
 
 
-def dog(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """DoG, distance over gradients. Its authors evaluate an average of the weights."""
-    from dog import DoG
-
-    return DoG(model.parameters(), lr=lr, weight_decay=weight_decay)
+prodigy = _tuning_free("prodigyopt", "Prodigy")
+dadaptation = _tuning_free("dadaptation", "DAdaptAdam")
+dog = _tuning_free("dog", "DoG")

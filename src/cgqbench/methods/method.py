@@ -32,27 +32,12 @@ class Method:
     def settings_for(self, network: str) -> dict[str, Any]:
         """The settings for a network: its own before its family's, its name up to the number."""
         family = re.split(r"\d", network)[0]
-        return {
-            **self.settings,
-            **self.families.get(family, {}),
-            **self.families.get(network, {}),
-        }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A method with all its settings, for one network."""
-
-    name: str
-    label: str
-    settings: dict[str, Any]
-    _make: Factory
-    _schedule: Schedule | None
+        return {**self.settings, **self.families.get(family, {}), **self.families.get(network, {})}
 
     def optimizer(self, model: nn.Module, budget: Budget, seed: int) -> Optimizer:
         """The optimizer for `model`; `seed` is for what a method draws itself."""
-        return self._make(model, budget, seed, **self.settings)
+        return self.make(model, budget, seed, **self.settings)
 
     def scheduler(self, optimizer: Optimizer, budget: Budget) -> LRScheduler | None:
         """The schedule, stepped once a batch, of a method that has one."""
-        return self._schedule(optimizer, budget) if self._schedule else None
+        return self.schedule(optimizer, budget) if self.schedule else None

@@ -83,33 +83,24 @@ def sgd(
 ) -> Optimizer:
     """SGD with Nesterov's momentum."""
     return torch.optim.SGD(
-        model.parameters(),
-        lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        nesterov=momentum > 0,
+        model.parameters(), lr, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0
     )
 
 
-def adam(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.0
-) -> Optimizer:
-    """Adam."""
-    return torch.optim.Adam(model.parameters(), lr, weight_decay=weight_decay)
+def _of_torch(kind: Callable[..., Optimizer], decay: float) -> Factory:
+    """An optimizer of torch that is given a rate and a decay."""
+
+    def make(
+        model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = decay
+    ) -> Optimizer:
+        return kind(model.parameters(), lr, weight_decay=weight_decay)
+
+    return make
 
 
-def adamw(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.01
-) -> Optimizer:
-    """AdamW."""
-    return torch.optim.AdamW(model.parameters(), lr, weight_decay=weight_decay)
-
-
-def adagrad(
-    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.0
-) -> Optimizer:
-    """Adagrad."""
-    return torch.optim.Adagrad(model.parameters(), lr, weight_decay=weight_decay)
+adam = _of_torch(torch.optim.Adam, 0.0)
+adamw = _of_torch(torch.optim.AdamW, 0.01)
+adagrad = _of_torch(torch.optim.Adagrad, 0.0)
 
 
 def muon(
@@ -121,7 +112,7 @@ def muon(
     return MuonAdamW(model, lr, weight_decay)
 
 
-BASES: dict[str, Factory] = {base.__name__: base for base in (sgd, adamw, adagrad, muon)}
+BASES: dict[str, Factory] = {"sgd": sgd, "adamw": adamw, "adagrad": adagrad, "muon": muon}
 
 
 def search(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_args, get_type_hints
 
-from cgqbench.methods.method import Chosen
+from cgqbench.methods.method import Method
 from cgqbench.methods.table import METHODS
 
 
-def chosen(method: str, network: str) -> Chosen:
+def chosen(method: str, network: str) -> Method:
     """The method that a text such as `sgd:lr=0.05` names, with its settings for a network.
 
     >>> chosen("sgd:lr=0.05", "mlp").settings
@@ -41,7 +42,7 @@ def chosen(method: str, network: str) -> Chosen:
         )
     label = found.label + (f" {assignments.replace(',', ', ')}" if given else "")
     settings = {**found.settings_for(network), **given}
-    return Chosen(method, label, settings, found.make, found.schedule)
+    return replace(found, label=label, settings=settings, families={})
 
 
 def _assignment(text: str, method: str) -> tuple[str, Any]:

@@ -29,9 +29,7 @@ _ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 _SEARCHED_SGD = {"base": "sgd", "lr": 0.1}  # which shows that this rate is of no account
 _PAPER_CGQ = {"lr": 0.3, "max_momentum": 0.8, "max_fits": 3, "smoothing": 0.5}
 _PAPER_CGQ_FAMILIES = _decayed(
-    vgg={"lr": 0.05},
-    resnet={"nesterov": True},
-    densenet={"lr": 0.1, "nesterov": True},
+    vgg={"lr": 0.05}, resnet={"nesterov": True}, densenet={"lr": 0.1, "nesterov": True}
 )
 
 

@@ -87,11 +87,12 @@ def _average(entry: Entry) -> tuple[Span, ...]:
 
 
 def _paper(entry: Entry) -> tuple[Span, ...]:
-    if not entry.in_paper:
+    key = entry.problem.dataset, entry.problem.network, entry.method
+    if key not in paper.RESULTS:
         return ()
+    theirs = paper.RESULTS[key]
     budget = paper.EPOCHS[entry.problem.dataset]
     words = "paper" if budget == entry.problem.epochs else f"paper ({budget} epochs)"
-    theirs = entry.paper
     numbers = "–" if theirs is None else f"{theirs.train_loss:.3f} / {theirs.test_accuracy:.2f}"
     return (Span(f"{words} {numbers}"),)
 

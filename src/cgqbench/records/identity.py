@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from cgqbench.experiments.cell import Cell
@@ -22,7 +23,7 @@ def record_path(cell: Cell, records: Path) -> Path:
 def identity_of(cell: Cell, task: Task) -> Line:
     """What tells a cell from any other."""
     settings = chosen(cell.method, cell.network).settings
-    return {**cell.as_dict(), "settings": settings, "checksum": task.checksum}
+    return {**asdict(cell), "settings": settings, "checksum": task.checksum}
 
 
 def refuse_differences(path: Path, found: Line, wanted: Line) -> None:

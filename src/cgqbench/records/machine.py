@@ -11,13 +11,8 @@ import torch
 import cgq
 
 LIBRARIES = (
-    "numpy",
-    "schedulefree",
-    "prodigyopt",
-    "dadaptation",
-    "dog-optimizer",
-    "parameterfree",
-    "pytorch_optimizer",
+    *("numpy", "schedulefree", "prodigyopt", "dadaptation", "dog-optimizer"),
+    *("parameterfree", "pytorch_optimizer"),
 )
 
 

@@ -26,12 +26,7 @@ def searches(folder: Path) -> list[Searches]:
     read = [_read(path) for path in sorted(folder.rglob("*.landscape.jsonl"))]
     found = [one for one in read if one is not None and one.lines]
     titles = Counter(one.title for one in found)
-    return [
-        one
-        if titles[one.title] == 1
-        else replace(one, title=f"{one.title}, {_within(folder, one.path)}")
-        for one in found
-    ]
+    return [one if titles[one.title] == 1 else _told_apart(one, folder) for one in found]
 
 
 def _read(path: Path) -> Searches | None:
@@ -43,14 +38,13 @@ def _read(path: Path) -> Searches | None:
     return Searches(path, title, header, [line for line in lines[1:] if _whole(line)])
 
 
-def _within(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix().removesuffix(".landscape.jsonl")
+def _told_apart(one: Searches, folder: Path) -> Searches:
+    place = one.path.relative_to(folder).as_posix().removesuffix(".landscape.jsonl")
+    return replace(one, title=f"{one.title}, {place}")
 
 
 def _whole(line: Line) -> bool:
     """Whether it is a search with all that is drawn of it: what was not finite is null."""
-    return line["kind"] == "landscape" and None not in (
-        line["loss"],
-        line["slope"],
-        line["step_size"],
+    return line["kind"] == "landscape" and all(
+        line[name] is not None for name in ("loss", "slope", "step_size")
     )

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cgqbench.experiments.cell import Cell
 from cgqbench.records.record import Line
 from cgqbench.tasks.seeds import derived, seed_everything
-from cgqbench.tasks.task import Task, TaskError
-from cgqbench.training.feed import Feed
+from cgqbench.tasks.task import TaskError
 from cgqbench.training.learner import Learner
 from cgqbench.training.meter import BatchProgress, Meter
 
@@ -20,16 +18,14 @@ PATIENCE = 0.25
 Watch = Callable[[BatchProgress], None]
 
 
-def train_epoch(
-    learner: Learner, task: Task, feed: Feed, cell: Cell, epoch: int, watch: Watch
-) -> Line:
+def train_epoch(learner: Learner, epoch: int, watch: Watch) -> Line:
     """Train for one epoch; what it came to, as part of a record's row.
 
     Everything random in an epoch starts from the seed and the epoch's number, so that a run
     continues from a checkpoint exactly as it would have gone on.
     """
-    seed_everything(derived(cell.seed, "noise", epoch))
-    model, optimizer = learner.model, learner.optimizer
+    seed_everything(derived(learner.cell.seed, "noise", epoch))
+    model, optimizer, feed = learner.model, learner.optimizer, learner.feed
     model.train()
     meter = Meter()
     next_look = time.monotonic() + PATIENCE

@@ -21,8 +21,9 @@ from cgqbench.training.meter import finite
 SAMPLE = 30
 
 
-def evaluated(learner: Learner, task: Task, feed: Feed, epoch: int) -> Line:
+def evaluated(learner: Learner, epoch: int) -> Line:
     """Loss and accuracy on the test data, of the running weights and of their average."""
+    task, feed = learner.task, learner.feed
     with learner.arithmetic.other_passes(), evaluation_mode(learner.optimizer) as modes:
         model = learner.model
         if modes:  # these are other weights than those whose statistics BatchNorm has seen

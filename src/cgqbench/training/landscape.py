@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cgq import CGQ, Parabola, Search, least_squares, two_point
 from cgq.probe import World
 from cgqbench.records.record import Line
+from cgqbench.training.meter import finite
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,11 @@ def landscape(
         grid=grid,
         losses=losses,
         trial_steps=list(search.trial_steps),
-        trial_losses=[_finite(loss) for loss in search.trial_losses],
+        trial_losses=[finite(loss) for loss in search.trial_losses],
         step_size=search.step_size,
         accepted=search.accepted,
         capped=search.capped,
-        ceiling=_finite(_ceiling(optimizer)),
+        ceiling=finite(_ceiling(optimizer)),
         two_point=_coefficients(two_point, search, first),
         least_squares=_coefficients(least_squares, search, usable),
     )
@@ -124,7 +125,7 @@ def _losses(
                 param.grad = None  # out of reach of a closure that zeroes gradients
             world.rewind()
             torch.clear_autocast_cache()
-            losses.append(_finite(float(closure(False))))
+            losses.append(finite(float(closure(False))))
     finally:
         for param, new, grad in zip(params, end, grads, strict=True):
             param.copy_(new)
@@ -155,7 +156,3 @@ def _coefficients(
     steps, losses = map(list, zip(*trials, strict=True))
     q = fit(search.loss, search.slope, steps, losses)
     return list(q) if q.is_finite else None
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -20,7 +20,9 @@ from cgqbench.training.learner import Learner, closure_of
 from cgqbench.training.runner import Conditions, header_of
 
 
-def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, console: Console) -> Path:
+def record_landscapes(
+    cell: Cell, conditions: Conditions, looks: int, restart: bool, console: Console
+) -> Path:
     """Train a cell with CGQ and write the landscapes of about `looks` searches; the file.
 
     A file that is there already is whole, for it is written in one move at the end: it is kept,
@@ -33,7 +35,7 @@ def survey(cell: Cell, conditions: Conditions, looks: int, restart: bool, consol
     learner = Learner(cell, task, feed, arithmetic)
     if not isinstance(learner.optimizer, CGQ):
         raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
-    lines: list[Line] = [{**header_of(cell, task, learner, feed, conditions), "looks": looks}]
+    lines: list[Line] = [{**header_of(learner, conditions), "looks": looks}]
     path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
     if path.exists() and not restart:
         with path.open() as file:

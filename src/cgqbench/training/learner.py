@@ -20,16 +20,15 @@ from cgqbench.training.graphs import Graphs
 
 
 class Learner:
-    """Everything a run changes: model, optimizer, schedule and averaged weights."""
+    """Everything a run changes, beside the cell, the task and the batches it was made for."""
 
     def __init__(
         self, cell: Cell, task: Task, feed: Feed, arithmetic: Arithmetic, *, graphs: bool = False
     ) -> None:
         method = chosen(cell.method, cell.network)
         seed_everything(derived(cell.seed, "initialisation"))
-        self.arithmetic = arithmetic
+        self.cell, self.task, self.feed, self.arithmetic = cell, task, feed, arithmetic
         self.model = arithmetic.placed(task.model(), task.channels_last)
-        self._task, self._batch_size = task, cell.batch_size
         self._graphs = Graphs(self.model, self.loss) if graphs else None
         budget = Budget(cell.epochs, len(feed))
         self.optimizer = method.optimizer(self.model, budget, derived(cell.seed, "method"))
@@ -38,10 +37,10 @@ class Learner:
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""
-        whole = len(targets) == self._batch_size
-        inputs = self.arithmetic.inputs(inputs, self._task.channels_last)
+        whole = len(targets) == self.cell.batch_size
+        inputs = self.arithmetic.inputs(inputs, self.task.channels_last)
         with self.arithmetic.passes() if whole else self.arithmetic.other_passes():
-            return self._task.loss(self.model(inputs), targets)
+            return self.task.loss(self.model(inputs), targets)
 
     def closure(self, inputs: Tensor, targets: Tensor) -> Callable[..., Tensor]:
         """The loss of a batch in the form that every optimizer takes."""

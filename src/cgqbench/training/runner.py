@@ -61,7 +61,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
         graphs = conditions.graphs and arithmetic.device.type == "cuda"
         learner = Learner(cell, task, feed, arithmetic, graphs=graphs)
-        header = header_of(cell, task, learner, feed, conditions)
+        header = header_of(learner, conditions)
         done = _continued(record, header, learner, conditions.resume)
         if not record.lines:
             record.append(header)
@@ -70,22 +70,22 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
                 log(row)
             while done < cell.epochs and not _diverged(record):
                 done += 1
-                row = _epoch(cell, task, feed, learner, record, done, tell)
+                row = _epoch(learner, record, done, tell)
                 log(row)
                 tell(row)
         record.append(_end(record))
         record.checkpoint.unlink(missing_ok=True)
 
 
-def header_of(cell: Cell, task: Task, learner: Learner, feed: Feed, conditions: Conditions) -> Line:
+def header_of(learner: Learner, conditions: Conditions) -> Line:
     """A record's first line: what the cell is, and what it was run on."""
-    device = torch.device(conditions.device)
+    cell, device = learner.cell, torch.device(conditions.device)
     return {
         "kind": "cell",
-        **identity_of(cell, task),
+        **identity_of(cell, learner.task),
         "label": chosen(cell.method, cell.network).label,
         "parameters": parameter_count(learner.model),
-        "batches": len(feed),
+        "batches": len(learner.feed),
         "device": device.type,
         "hardware": hardware(device),
         "arithmetic": conditions.arithmetic.name,
@@ -101,24 +101,16 @@ def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -
     refuse_differences(record.path, record.header or {}, wanted)
 
 
-def _epoch(
-    cell: Cell,
-    task: Task,
-    feed: Feed,
-    learner: Learner,
-    record: Record,
-    epoch: int,
-    tell: Tell,
-) -> Line:
+def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
     """Train, evaluate and record one epoch.
 
     The checkpoint, which holds the row, comes first: whatever happens between the two, the row
     can be written, and nothing is trained twice.
     """
     began = time.perf_counter()
-    trained = train_epoch(learner, task, feed, cell, epoch, tell)
+    trained = train_epoch(learner, epoch, tell)
     trained_at = time.perf_counter()
-    tested = evaluated(learner, task, feed, epoch)
+    tested = evaluated(learner, epoch)
     ended = time.perf_counter()
     if not all_finite(learner.model):
         tested["test_loss"] = None

@@ -18,22 +18,6 @@ from cgqbench.output.figures.momentum import ablation_momentum
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
 
-__all__ = [
-    "ABLATIONS",
-    "TOGETHER",
-    "ablation",
-    "ablation_bounds",
-    "ablation_momentum",
-    "ablation_probability",
-    "any_rate",
-    "ceiling",
-    "ceilings",
-    "dynamics",
-    "every_figure",
-    "landscape",
-    "run_time",
-]
-
 Drawing = Callable[[Comparison, Path], Path]
 
 ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {

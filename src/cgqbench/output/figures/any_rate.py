@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from cgqbench.analysis.chance import chance_loss
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.measures import shown_loss
-from cgqbench.analysis.summary import Entry, summary
+from cgqbench.analysis.summary import Entry, means, summary
 from cgqbench.methods import METHODS
 from cgqbench.output.figures.canvas import (
     QUIET,
@@ -116,11 +116,11 @@ def steadiness(searched: Rates, metric: str) -> str:
 
     max |L - median| / median, of the means L over seeds.
     """
-    means = [entry.values[metric].mean for entry in searched.values() if metric in entry.values]
-    if len(means) < 2:
+    found = means(searched.values(), metric)
+    if len(found) < 2:
         return ""
-    median = statistics.median(means)
-    off = max(abs(mean - median) for mean in means) / median
+    median = statistics.median(found)
+    off = max(abs(mean - median) for mean in found) / median
     # Rounded up: "at most 0.00 %" would be more than is known.
     hundredths = max(1, math.ceil(1e4 * off))
     words = f"LineSearch: at most {hundredths / 100:.2f} % from its median, {shown_loss(median)}"
@@ -174,8 +174,8 @@ def _line(axis: Axes, rates: Rates, metric: str, stroke: Stroke) -> None:
 
 def _edge(axis: Axes, rates: Rates, metric: str, colour: str, height: float) -> list[float]:
     """Mark at the upper edge what is above it, or has no height at all; the rates of the former."""
-    means = {lr: one.values[metric].mean for lr, one in rates.items() if metric in one.values}
-    high = [lr for lr, mean in means.items() if mean > axis.get_ylim()[1]]
+    top = axis.get_ylim()[1]
+    high = [lr for lr, one in rates.items() if any(mean > top for mean in means([one], metric))]
     lost = [lr for lr, one in rates.items() if one.diverged]
     for places, mark in ((high, "^"), (lost, "x")):
         edge_marks(axis, places, height, mark, colour)

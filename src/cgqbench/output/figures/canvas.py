@@ -7,14 +7,17 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
 
 from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.spread import Statistic
 
 INK, QUIET, FAINT = "#24292f", "#57606a", "#e4e7eb"
 DPI = 130
@@ -96,6 +99,23 @@ def edge_marks(axis: Axes, places: Sequence[float], height: float, mark: str, co
     heights = [height] * len(places)
     at = axis.get_xaxis_transform()
     axis.plot(places, heights, mark, color=colour, ms=6, mew=1.6, transform=at)
+
+
+def whiskers(
+    axis: Axes, places: Sequence[float], values: Sequence[Statistic], **stroke: Any
+) -> None:
+    """A line through means, with a whisker for the spread of each."""
+    axis.errorbar(
+        places,
+        [value.mean for value in values],
+        yerr=[value.spread or 0.0 for value in values],
+        **stroke,
+    )
+
+
+def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Values to draw, with a gap where there is none."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def brief(text: str, most: int = 60) -> str:

@@ -26,6 +26,7 @@ from cgqbench.output.figures.canvas import (
     note,
     saved,
     title,
+    whiskers,
 )
 from cgqbench.output.palette import STYLES
 
@@ -188,16 +189,11 @@ def _edge(axis: Axes, points: list[Point], metric: str) -> bool:
 
 def _line(axis: Axes, points: list[Point], metric: str, kind: Kind, weights: Weights) -> None:
     known = [point for point in points if metric in point.entry.values]
-    values = [point.entry.values[metric] for point in known]
     if known:
-        axis.errorbar(
-            [point.ceiling for point in known],
-            [value.mean for value in values],
-            yerr=[value.spread or 0.0 for value in values],
-            **_stroke(kind, weights),
-            elinewidth=1.0,
-            capsize=2.5,
-        )
+        places = [point.ceiling for point in known]
+        values = [point.entry.values[metric] for point in known]
+        stroke = _stroke(kind, weights)
+        whiskers(axis, places, values, **stroke, elinewidth=1.0, capsize=2.5)
 
 
 def _handle(kind: Kind, weights: Weights) -> Line2D:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.curves import Curve, curve
@@ -19,6 +18,7 @@ from cgqbench.output.figures.canvas import (
     heading,
     legend,
     no_values,
+    numbers,
     plain,
     plain_decades,
     positive,
@@ -96,7 +96,7 @@ def _round(power: int) -> tuple[int, int, int]:
 def _draw(axis: Axes, line: Curve, style: Style, diverged: bool) -> None:
     if line.empty:
         return
-    mean, spread = _numbers(line.mean), np.nan_to_num(_numbers(line.spread))
+    mean, spread = numbers(line.mean), np.nan_to_num(numbers(line.spread))
     epochs = np.arange(1, len(mean) + 1)
     axis.plot(epochs, mean, **_stroke(style))
     low = mean - spread
@@ -128,7 +128,3 @@ def _focus_accuracy(axis: Axes) -> None:
 def _stroke(style: Style) -> dict[str, Any]:
     dash = (0, style.dash) if style.dash else "solid"
     return {"color": style.colour, "linestyle": dash, "linewidth": 1.7}
-
-
-def _numbers(values: list[float | None]) -> NDArray[np.float64]:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

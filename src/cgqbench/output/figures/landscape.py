@@ -6,10 +6,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from cgqbench.analysis.roughness import roughness, vertices
-from cgqbench.output.figures.canvas import INK, QUIET, canvas, heading, saved, title
+from cgqbench.output.figures.canvas import INK, QUIET, canvas, heading, numbers, saved, title
 from cgqbench.output.palette import STYLES
 from cgqbench.records.record import Line
 from cgqbench.records.searches import Searches
@@ -33,9 +34,8 @@ def landscape(found: Searches, path: Path) -> Path:
         title(axis, f"{name}: step {line['step']}, epoch {line['epoch']}")
         _draw(axis, line)
     axes[0].set_ylabel("loss of the mini-batch")
-    handles, labels = axes[0].get_legend_handles_labels()
-    known = dict(zip(labels, handles, strict=True))
-    for axis in axes[1:]:
+    known: dict[str, Artist] = {}
+    for axis in axes:
         known.update(dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)))
     figure.legend(
         known.values(),
@@ -51,7 +51,7 @@ def landscape(found: Searches, path: Path) -> Path:
 
 def _draw(axis: Axes, line: Line) -> None:
     grid = np.array(line["grid"], dtype=float)
-    losses = _numbers(line["losses"])
+    losses = numbers(line["losses"])
     axis.plot(grid, losses, color=INK, linewidth=1.8, label="loss along the line")
     for key, name, colour, dash in PARABOLAS:
         if line[key] is not None:
@@ -63,7 +63,7 @@ def _draw(axis: Axes, line: Line) -> None:
                 linewidth=1.8,
                 label=name,
             )
-    trials = _numbers(line["trial_losses"])
+    trials = numbers(line["trial_losses"])
     axis.plot(line["trial_steps"], trials, "o", color=INK, mfc="white", ms=6, label="trials")
     axis.axvline(
         line["step_size"],
@@ -78,7 +78,3 @@ def _draw(axis: Axes, line: Line) -> None:
     margin = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
     axis.set_ylim(low - margin, high + margin)
     axis.set_xlabel("step size α", color=QUIET)
-
-
-def _numbers(values: list[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

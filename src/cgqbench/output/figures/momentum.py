@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.measures import shown_with_spread
-from cgqbench.analysis.summary import Entry, summary
+from cgqbench.analysis.summary import Entry, means, summary
 from cgqbench.output.figures.canvas import (
     brief,
     canvas,
@@ -50,8 +50,7 @@ def ablation_momentum(comparison: Comparison, path: Path) -> Path:
             _draw(axis, place, entry, metric, STYLES["cgq" if rule else "sgd"].colour, low)
         if not any(metric in entry.values for entry in entries):
             no_values(axis, axis.xaxis)
-    losses = [entry.values["train_loss"].mean for entry in entries if "train_loss" in entry.values]
-    if positive(losses):
+    if positive(means(entries, "train_loss")):
         axes[0].set_xscale("log")
         plain_decades(axes[0].xaxis)
     names = [plain(name_of(momenta[entry.method], entry.label) + _lost(entry)) for entry in entries]
@@ -76,9 +75,7 @@ def name_of(momentum: str | float | None, label: str) -> str:
 
 def _lowest(entries: list[Entry]) -> float | None:
     """The accuracy below which an entry is an outlier: many times as far off as the median is."""
-    found = [
-        entry.values["test_accuracy"].mean for entry in entries if "test_accuracy" in entry.values
-    ]
+    found = means(entries, "test_accuracy")
     if not found:
         return None
     best = max(found)

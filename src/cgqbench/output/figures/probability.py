@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.summary import Entry, summary
+from cgqbench.analysis.summary import Entry, means, summary
 from cgqbench.output.figures.canvas import (
     QUIET,
     brief,
@@ -21,6 +21,7 @@ from cgqbench.output.figures.canvas import (
     saved,
     spread_notes,
     title,
+    whiskers,
 )
 from cgqbench.output.palette import STYLES, Style, styles
 
@@ -51,8 +52,7 @@ def ablation_probability(comparison: Comparison, path: Path) -> Path:
         axis.set_xlabel("share of batches searched, p")
         if not any(metric in entry.values for entry in found):
             no_values(axis, axis.yaxis)
-    losses = [entry.values["train_loss"].mean for entry in found if "train_loss" in entry.values]
-    if positive(losses):
+    if positive(means(found, "train_loss")):
         axes[0].set_yscale("log")
         plain_decades(axes[0].yaxis)
     handles, _ = axes[0].get_legend_handles_labels()
@@ -70,17 +70,9 @@ def ablation_probability(comparison: Comparison, path: Path) -> Path:
 def _sweep(axis: Axes, swept: list[tuple[float, Entry]], metric: str) -> None:
     points = [(at, entry.values[metric]) for at, entry in swept if metric in entry.values]
     if points:
-        axis.errorbar(
-            [at for at, _ in points],
-            [value.mean for _, value in points],
-            yerr=[value.spread or 0.0 for _, value in points],
-            fmt="o-",
-            color=STYLES["scgq"].colour,
-            linewidth=1.7,
-            capsize=3,
-            ms=5,
-            label="sCGQ",
-        )
+        places, values = zip(*points, strict=True)
+        stroke = {"color": STYLES["scgq"].colour, "linewidth": 1.7, "fmt": "o-", "ms": 5}
+        whiskers(axis, places, values, **stroke, capsize=3, label="sCGQ")
     lost = [at for at, entry in swept if entry.diverged]
     # At the upper edge, whatever the scale: the loss of a diverged run has no height of its own.
     axis.plot(

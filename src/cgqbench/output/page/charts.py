@@ -53,20 +53,13 @@ def chart(comparison: Comparison, style: dict[str, Style]) -> Chart:
         for key, label in METRICS
         if any(key in line["curves"] for line in series)
     ]
-    return {
-        "metrics": metrics,
-        "series": series,
-        "machines": len(machines_of(comparison.runs)),
-    }
+    return {"metrics": metrics, "series": series, "machines": len(machines_of(comparison.runs))}
 
 
 def landscapes(found: Sequence[Searches]) -> list[Chart]:
     """The searches of each landscape file."""
     return [
-        {
-            "title": one.title,
-            "searches": [_search(line) for line in _thinned(one.lines)],
-        }
+        {"title": one.title, "searches": [_search(line) for line in _thinned(one.lines)]}
         for one in found
     ]
 

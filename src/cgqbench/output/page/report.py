@@ -34,11 +34,9 @@ MOST_LINES = 24
 class Part:
     """One problem of a section; its chart is a place in the page's data."""
 
-    title: str
+    comparison: Comparison
     chart: int | None
-    methods: int
     costs: list[Cost]
-    colours: dict[str, str]
     picture: str | None
     settings: Table
 
@@ -52,48 +50,36 @@ class Section:
     parts: list[Part]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where numbers come from: what holds for many runs is said once."""
-
-    machines: list[str]
-    versions: list[str]
-    commands: list[str]
-
-
 def write_report(
     found: Findings, destination: Path, title: str = "Optimizers side by side"
 ) -> Path:
     """Write everything that the records say as one HTML file; its path."""
     style = styles(run.header["method"] for run in found.runs)
     charts: list[Chart] = []
-    sections = list(_sections(found.comparisons, style, charts))
-    page = _environment().get_template("page.html")
-    content = page.render(
-        title=title,
-        answers=answers(found.comparisons),
-        sections=sections,
-        runs=several(len(found.runs), "run") if found.runs else "",
-        origin=_origin(found),
-        searches=[
-            _settings(f"Search lines: {one.title}", [(label_of(one.header), [one.header])])
-            for one in found.searches
-        ],
-        data={"charts": charts, "landscapes": landscapes(found.searches)},
-    )
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    destination.write_text(content, encoding="utf-8")
-    return destination
-
-
-def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("cgqbench.output", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    content = environment.get_template("page.html").render(
+        title=title,
+        answers=answers(found.comparisons),
+        sections=list(_sections(found.comparisons, style, charts)),
+        style=style,
+        runs=several(len(found.runs), "run") if found.runs else "",
+        origin=_origin(found),
+        searches=[
+            Table(f"Search lines: {one.title}", SETTINGS, (_setting(label_of(header), [header]),))
+            for one in found.searches
+            for header in [one.header]
+        ],
+        data={"charts": charts, "landscapes": landscapes(found.searches)},
+    )
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    destination.write_text(content, encoding="utf-8")
+    return destination
 
 
 def _sections(
@@ -113,26 +99,16 @@ def _sections(
 def _part(
     comparison: Comparison, heading: str, style: dict[str, Style], charts: list[Chart]
 ) -> Part:
-    methods = comparison.methods
     place = None
-    if len(methods) <= MOST_LINES:
+    if len(comparison.methods) <= MOST_LINES:
         place = len(charts)
         charts.append(chart(comparison, style))
-    return Part(
-        comparison.title,
-        place,
-        len(methods),
-        costs(comparison),
-        {method: style[method].colour for method in methods},
-        _picture(comparison),
-        _settings(
-            f"{heading}: {comparison.title}",
-            [
-                (comparison.labels[method], [run.header for run in group])
-                for method, group in methods.items()
-            ],
-        ),
-    )
+    rows = [
+        _setting(comparison.labels[method], [run.header for run in group])
+        for method, group in comparison.methods.items()
+    ]
+    settings = Table(f"{heading}: {comparison.title}", SETTINGS, tuple(rows))
+    return Part(comparison, place, costs(comparison), _picture(comparison), settings)
 
 
 def _picture(comparison: Comparison) -> str | None:
@@ -145,12 +121,8 @@ def _picture(comparison: Comparison) -> str | None:
         return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _settings(title: str, methods: Sequence[tuple[str, list[Line]]]) -> Table:
-    """How each method was run, from its label and the headers of its runs."""
-    return Table(title, SETTINGS, tuple(_setting(*method) for method in methods))
-
-
 def _setting(label: str, headers: list[Line]) -> tuple[TableCell, ...]:
+    """How a method was run, from the headers of its runs."""
     header = headers[0]
     settings = header.get("settings") or {}
     return plain_row(
@@ -163,12 +135,13 @@ def _setting(label: str, headers: list[Line]) -> tuple[TableCell, ...]:
     )
 
 
-def _origin(found: Findings) -> Origin:
+def _origin(found: Findings) -> dict[str, list[str]]:
+    """Where numbers come from: what holds for many runs is said once."""
     headers = [run.header for run in found.runs] + [one.header for one in found.searches]
     versions = [header.get("versions") or {} for header in headers]
-    rows = (
-        [machine_of(header) for header in headers],
-        [", ".join(f"{name} {text}" for name, text in named.items()) for named in versions],
-        [str(header.get("command") or "") for header in headers],
-    )
-    return Origin(*(list(filter(None, dict.fromkeys(row))) for row in rows))
+    rows = {
+        "machines": [machine_of(header) for header in headers],
+        "versions": [", ".join(f"{name} {text}" for name, text in one.items()) for one in versions],
+        "commands": [str(header.get("command") or "") for header in headers],
+    }
+    return {name: list(filter(None, dict.fromkeys(row))) for name, row in rows.items()}

@@ -20,10 +20,7 @@ from cgqbench.tasks.data.dataset import DamagedData
 Bytes = NDArray[np.uint8]
 Reader = Callable[[Sequence[Path]], tuple[Bytes, Bytes]]
 
-_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress,
-    ".xz": lzma.decompress,
-}
+_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
 _SIDE, _PIXELS = 32, 3 * 32 * 32
 
 

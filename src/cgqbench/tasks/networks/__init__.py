@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -10,15 +11,13 @@ from cgqbench.tasks.networks.densenet import densenet100
 from cgqbench.tasks.networks.gpt import Block, gpt1m, gpt10m
 from cgqbench.tasks.networks.initial import kaiming_normal
 from cgqbench.tasks.networks.mlp import mlp
-from cgqbench.tasks.networks.resnet import Bottleneck, resnet20, resnet110, resnet164
+from cgqbench.tasks.networks.resnet import Bottleneck, resnet
 from cgqbench.tasks.networks.vgg import vgg16
 
 NETWORKS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
     "mlp": mlp,
     "vgg16": vgg16,
-    "resnet20": resnet20,
-    "resnet110": resnet110,
-    "resnet164": resnet164,
+    **{f"resnet{depth}": partial(resnet, depth) for depth in (20, 110, 164)},
     "densenet100": densenet100,
 }
 """(channels, height, width) of an image and the number of classes → a network."""

@@ -58,16 +58,6 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet20(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Depth 9·2 + 2, for quick work."""
-    return ResNet(2, shape[0], classes)
-
-
-def resnet110(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Depth 9·12 + 2."""
-    return ResNet(12, shape[0], classes)
-
-
-def resnet164(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Depth 9·18 + 2."""
-    return ResNet(18, shape[0], classes)
+def resnet(depth: int, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A depth of 9n + 2: 20 for quick work, 110 and 164 as in the paper."""
+    return ResNet((depth - 2) // 9, shape[0], classes)
