@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from cgq import Search
-from cgqbench.baselines import PAL, Armijo
-from cgqbench.baselines.armijo import FALLBACK, backtracking_search
-from cgqbench.baselines.line_search import LineSearch, Start
-from cgqbench.baselines.pal import parabolic_search
+from cgqbench.methods.baselines import PAL, Armijo
+from cgqbench.methods.baselines.armijo import FALLBACK, backtracking_search
+from cgqbench.methods.baselines.line_search import LineSearch, Start
+from cgqbench.methods.baselines.pal import parabolic_search
 
 Loss = Callable[[], Tensor]
 Make = Callable[[Any], LineSearch]
