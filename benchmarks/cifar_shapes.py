@@ -10,7 +10,7 @@ import os
 import torch
 from torch import Generator, Tensor, nn
 
-from cgqbench.networks import network
+from cgqbench.tasks.networks import network
 
 SHAPE = (3, 32, 32)
 channels_last = True

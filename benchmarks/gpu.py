@@ -21,16 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 import cgq
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
-from cgqbench.data.images import cropped_and_flipped, normalised
-from cgqbench.engines import ENGINES, Ended
-from cgqbench.feed import Feed
-from cgqbench.networks import network
-from cgqbench.record import read_run
-from cgqbench.runner import Conditions, record_path
-from cgqbench.task import Task
-from cgqbench.train import Learner, train_epoch
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import read_run
+from cgqbench.tasks.data.images import cropped_and_flipped, normalised
+from cgqbench.tasks.networks import network
+from cgqbench.tasks.task import Task
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES, Ended
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions
 
 EPOCH = 50_000
 BATCH = 64
@@ -48,11 +50,10 @@ class Trained:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved()
-        self._cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
-        self._task = task
-        self._feed = Feed(task, arithmetic.device, BATCH, 0)
+        cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
+        feed = Feed(task, arithmetic.device, BATCH, 0)
         began = time.perf_counter()
-        self._learner = Learner(self._cell, task, self._feed, arithmetic, graphs=True)
+        self._learner = Learner(cell, task, feed, arithmetic, graphs=True)
         self._epochs = 0
         self.epoch()
         self.first_epoch = time.perf_counter() - began
@@ -64,9 +65,7 @@ class Trained:
         self._epochs += 1
         torch.cuda.synchronize()
         began = time.perf_counter()
-        row = train_epoch(
-            self._learner, self._task, self._feed, self._cell, self._epochs, lambda glance: None
-        )
+        row = train_epoch(self._learner, self._epochs, lambda progress: None)
         torch.cuda.synchronize()
         if self._epochs > 1:
             self.times.append((time.perf_counter() - began) * EPOCH / (BATCHES * BATCH))

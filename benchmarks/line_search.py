@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
-from cgqbench.feed import Feed
-from cgqbench.machine import hardware, versions
-from cgqbench.task import Task, by_name
-from cgqbench.train import Learner
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.machine import hardware, versions
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.task import Task
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
 
 BATCH = 32
 GOAL = 1.15

@@ -18,13 +18,15 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from cgq import CGQ, anytime_average
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
-from cgqbench.data import load
-from cgqbench.feed import Feed
-from cgqbench.networks import network
-from cgqbench.task import Task, by_name
-from cgqbench.train import Learner, train_epoch
+from cgqbench.experiments.cell import Cell
+from cgqbench.tasks.data import load
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.networks import network
+from cgqbench.tasks.task import Task
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
 
 EXAMPLES = 12_800
 ROUNDS = 9
@@ -82,7 +84,7 @@ def ratios(method: str, task: Task, average: bool) -> list[float]:
     for round_ in range(ROUNDS + 1):
 
         def ours(epoch: int = round_ + 1) -> object:
-            return train_epoch(learner, task, feed, cell, epoch, lambda glance: None)
+            return train_epoch(learner, epoch, lambda progress: None)
 
         bare = seconds(lambda: bare_epoch(model, optimizer, averaged, inputs, targets))
         found.append(bare / seconds(ours))

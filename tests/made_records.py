@@ -2,11 +2,12 @@
 
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cgqbench.cell import Cell
-from cgqbench.record import Record
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.record import Record
 
 LABELS = {"sgd": "SGD", "adam": "Adam", "cgq": "CGQ(2pt)", "scgq": "sCGQ(2pt)", "pal": "PAL"}
 
@@ -50,7 +51,7 @@ def header(cell: Cell, settings: dict[str, Any] | None, label: str | None) -> di
     base = cell.method.partition(":")[0]
     return {
         "kind": "cell",
-        **cell.as_dict(),
+        **asdict(cell),
         "label": label or LABELS.get(base, base),
         "settings": settings or {"lr": 0.3},
         "parameters": 795010,

@@ -12,7 +12,7 @@ from cgqbench.methods import chosen
 
 
 def keeping(monkeypatch: Any, module: str) -> list[Any]:
-    """The figures that a module of cgqbench.figures draws from now on, instead of their files."""
+    """The figures that a module of `figures` draws from now on, instead of their files."""
     kept: list[Any] = []
 
     def keep(figure: Any, path: Path) -> Path:
@@ -20,7 +20,7 @@ def keeping(monkeypatch: Any, module: str) -> list[Any]:
         kept.append(figure)
         return path
 
-    monkeypatch.setattr(sys.modules[f"cgqbench.figures.{module}"], "saved", keep)
+    monkeypatch.setattr(sys.modules[f"cgqbench.output.figures.{module}"], "saved", keep)
     return kept
 
 

@@ -19,7 +19,7 @@ import cgq.engine.guard
 import cgq.rules.scalars
 import cgq.vectors.layout
 from cgq import CGQ, fletcher_reeves, least_squares
-from cgqbench.joining import join, views_side_by_side
+from cgqbench.training.contiguous import join, views_side_by_side
 from ids import option_id
 
 OPTIONS: list[dict[str, Any]] = [

@@ -5,10 +5,11 @@ from made_records import write
 from made_sweeps import any_rate as every_rate
 from made_sweeps import cell, keeping
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import any_rate, every_figure
-from cgqbench.record import runs
-from cgqbench.report import write_report
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
+from cgqbench.output.figures import any_rate, every_figure
+from cgqbench.output.page.report import write_report
+from cgqbench.records.reading import runs
 
 
 @pytest.fixture
@@ -161,9 +162,9 @@ def test_a_task_of_one_s_own_has_no_loss_of_guessing(tmp_path, drawn):
 
 def test_the_experiment_has_one_figure_and_a_page_with_it(tmp_path):
     every_rate(tmp_path / "records", seeds=1)
-    (path,) = every_figure(tmp_path / "records", tmp_path / "plots")
+    (path,) = every_figure(findings(tmp_path / "records"), tmp_path / "plots")
     assert path.name == "any_rate-python-source-gpt-1m.png"
-    page = write_report(tmp_path / "records", tmp_path / "page.html").read_text()
+    page = write_report(findings(tmp_path / "records"), tmp_path / "page.html").read_text()
     assert page.count("data:image/png") == 1
     assert "No curves: 56 lines" in page
     labels = [f'<th scope="row">{name} lr=1e-06' for name in ("LineSearch base=adamw,", "AdamW")]

@@ -16,9 +16,9 @@ from test_accelerator import as_accelerator
 from torch import Tensor, nn
 
 from cgq import CGQ, Search, Start
-from cgqbench.baselines import PAL, Armijo
-from cgqbench.baselines.armijo import FALLBACK, BacktrackingSearch
-from cgqbench.baselines.pal import ParabolicSearch
+from cgqbench.methods.baselines import PAL, Armijo
+from cgqbench.methods.baselines.armijo import FALLBACK, BacktrackingSearch
+from cgqbench.methods.baselines.pal import ParabolicSearch
 
 Loss = Callable[[], Tensor]
 Make = Callable[[Any], CGQ]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.capturable import only_what_a_graph_repeats
-from cgqbench.engines.shared_gpu import CONTROL, PIPE, shared_gpu
-from cgqbench.task_file import TaskError
+from cgqbench.tasks.task import TaskError
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.capturable import only_what_a_graph_repeats
+from cgqbench.training.engines.shared_gpu import CONTROL, PIPE, shared_gpu
 
 
 class Layer(nn.Module):

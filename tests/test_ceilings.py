@@ -8,11 +8,12 @@ from made_sweeps import ceiling as every_ceiling
 from made_sweeps import cell, keeping
 from test_palette import VISION, lab
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import ceilings, every_figure
-from cgqbench.figures.ceilings import KINDS, SEARCHED, UNSEARCHED
-from cgqbench.record import runs
-from cgqbench.report import write_report
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
+from cgqbench.output.figures import ceilings, every_figure
+from cgqbench.output.figures.ceilings import KINDS, SEARCHED, UNSEARCHED
+from cgqbench.output.page.report import write_report
+from cgqbench.records.reading import runs
 
 VGG = {"dataset": "cifar10", "network": "vgg16", "batch_size": 128, "epochs": 12}
 
@@ -145,9 +146,9 @@ def test_what_is_far_off_the_best_is_a_triangle_at_the_edge(
 
 def test_one_file_for_all_networks_and_a_picture_for_each_on_the_page(tmp_path):
     every_ceiling(tmp_path / "records")
-    (path,) = every_figure(tmp_path / "records", tmp_path / "plots")
+    (path,) = every_figure(findings(tmp_path / "records"), tmp_path / "plots")
     assert path.name == "ceiling.png"
-    page = write_report(tmp_path / "records", tmp_path / "page.html").read_text()
+    page = write_report(findings(tmp_path / "records"), tmp_path / "page.html").read_text()
     assert page.count("data:image/png") == 3
 
 

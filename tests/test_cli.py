@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cgqbench.cli import app
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 
 TASK = str(Path(__file__).with_name("small_task.py"))
 QUICK = ["compare", "--task", TASK, "-m", "sgd", "-m", "scgq", "--epochs", "2"]

@@ -5,10 +5,12 @@ import shutil
 import pytest
 from made_records import landscape, row, training, write
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import every_figure
-from cgqbench.record import RecordError, runs
-from cgqbench.searches import searches
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
+from cgqbench.output.figures import every_figure
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
+from cgqbench.records.searches import searches
 
 ONE = [row(1, train_loss=0.5, test_accuracy=90.0)]
 
@@ -59,7 +61,7 @@ def test_no_figure_takes_the_place_of_another(tmp_path):
         write(records / f"task{number}", ONE, task=task)
     for letter in "ab":
         write(records, ONE, dataset="d" * 150 + letter)
-    written = every_figure(records, tmp_path / "plots")
+    written = every_figure(findings(records), tmp_path / "plots")
     assert len(written) == 9
     assert len({path.name.lower() for path in written}) == 9
     assert all(len(path.name) < 110 for path in written)

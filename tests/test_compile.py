@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
-from cgq.evaluation.micro_batches import MicroBatches
+from cgq.hosts.micro_batches import MicroBatches
 
 ROOT = Path(__file__).parents[1]
 STEPS = 6

@@ -5,9 +5,10 @@ import json
 import pytest
 from made_records import row, write
 
-from cgqbench.comparison import comparisons
-from cgqbench.curves import costs, curve, epoch_seconds, median_epoch, seconds
-from cgqbench.record import runs
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.costs import costs, median_epoch
+from cgqbench.analysis.curves import curve, epoch_seconds, seconds
+from cgqbench.records.reading import runs
 
 
 def test_a_curve_is_the_mean_over_the_epochs_all_seeds_have(tmp_path):

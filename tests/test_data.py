@@ -12,10 +12,10 @@ import official_files
 import pytest
 import torch
 
-from cgqbench.data import NAMES, DamagedData, MissingData, data_folder, fetch, load
-from cgqbench.data.images import cropped_and_flipped, normalised
-from cgqbench.data.loading import dataset
-from cgqbench.data.sources import SOURCES
+from cgqbench.tasks.data import NAMES, DamagedData, MissingData, data_folder, fetch, load
+from cgqbench.tasks.data.images import cropped_and_flipped, normalised
+from cgqbench.tasks.data.loading import dataset
+from cgqbench.tasks.data.sources import SOURCES
 
 DOWNLOADED = [name for name in NAMES if name != "mnist"]
 

@@ -11,10 +11,10 @@ import official_files
 import pytest
 from file_server import FileServer, serving
 
-from cgqbench.data import DamagedData
-from cgqbench.data.download import DownloadError, fetched
-from cgqbench.data.loading import dataset
-from cgqbench.data.sources import Source
+from cgqbench.tasks.data import DamagedData
+from cgqbench.tasks.data.download import DownloadError, fetched
+from cgqbench.tasks.data.loading import dataset
+from cgqbench.tasks.data.sources import Source
 
 
 @pytest.fixture

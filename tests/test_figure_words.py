@@ -7,11 +7,12 @@ import pytest
 from made_records import landscape as landscape_file
 from made_records import row, training, write
 
-from cgqbench import figures
-from cgqbench.comparison import comparisons
-from cgqbench.figures.dynamics import epoch_ticks
-from cgqbench.record import runs
-from cgqbench.searches import searches
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
+from cgqbench.output import figures
+from cgqbench.output.figures.dynamics import epoch_ticks
+from cgqbench.records.reading import runs
+from cgqbench.records.searches import searches
 
 DRAWINGS = {
     "dynamics": figures.dynamics,
@@ -34,7 +35,7 @@ def drawn(tmp_path, monkeypatch):
 
     def draw(name):
         # By its module's name: the package has a function of the same name.
-        monkeypatch.setattr(sys.modules[f"cgqbench.figures.{name}"], "saved", keep)
+        monkeypatch.setattr(sys.modules[f"cgqbench.output.figures.{name}"], "saved", keep)
         (shown,) = searches(tmp_path) if name == "landscape" else comparisons(runs(tmp_path))
         DRAWINGS[name](shown, tmp_path / "figure.png")
         return kept[-1]
@@ -153,10 +154,10 @@ def test_an_ablation_where_every_seed_diverged(tmp_path, drawn, name, settings):
 
 def test_a_method_that_has_no_place_in_an_ablation_is_left_out(tmp_path):
     write(tmp_path, training(0, 3, 0.2, 98.0), experiment="figure3c", settings={"lr": 0.1})
-    (path,) = figures.every_figure(tmp_path, tmp_path / "plots")
+    (path,) = figures.every_figure(findings(tmp_path), tmp_path / "plots")
     assert path.name == "figure3c-mnist-mlp-dynamics.png"
     ablate(tmp_path, "figure3c", lr=0.1, max_momentum=0.5)
-    (path,) = figures.every_figure(tmp_path, tmp_path / "plots")
+    (path,) = figures.every_figure(findings(tmp_path), tmp_path / "plots")
     assert path.name == "figure3c-mnist-mlp.png"
 
 
@@ -184,4 +185,4 @@ def test_a_search_with_a_null_is_left_out(tmp_path, name):
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (found,) = searches(tmp_path)
     assert [line["step"] for line in found.lines] == [1, 35]
-    assert figures.every_figure(tmp_path, tmp_path / "plots")
+    assert figures.every_figure(findings(tmp_path), tmp_path / "plots")

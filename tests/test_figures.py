@@ -8,8 +8,10 @@ from made_records import landscape as landscape_file
 from made_records import row, training, write
 from PIL import Image
 
-from cgqbench.comparison import comparisons
-from cgqbench.figures import (
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
+from cgqbench.analysis.roughness import roughness
+from cgqbench.output.figures import (
     ablation_bounds,
     ablation_momentum,
     ablation_probability,
@@ -18,10 +20,11 @@ from cgqbench.figures import (
     landscape,
     run_time,
 )
-from cgqbench.figures.canvas import DPI
-from cgqbench.palette import STYLES
-from cgqbench.record import RecordError, runs
-from cgqbench.searches import roughness, searches
+from cgqbench.output.figures.canvas import DPI
+from cgqbench.output.palette import STYLES
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
+from cgqbench.records.searches import searches
 
 
 def ink(path, width=9.0):
@@ -185,7 +188,7 @@ def test_every_figure_that_the_records_allow(tmp_path):
     bounds(tmp_path / "records", 0.3, 0.8)
     landscape_file(tmp_path / "records", 2)
     write(tmp_path / "records", [], end=None, dataset="svhn", epochs=3)
-    written = every_figure(tmp_path / "records", tmp_path / "figures")
+    written = every_figure(findings(tmp_path / "records"), tmp_path / "figures")
     assert [path.name for path in written] == [
         "figure3c-mnist-mlp.png",
         "table1-mnist-mlp-dynamics.png",

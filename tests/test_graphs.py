@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
-from cgqbench.engines import ENGINES, Ended
-from cgqbench.feed import Feed
-from cgqbench.graphs import Graphs
+from cgqbench.experiments.cell import Cell
 from cgqbench.methods import METHODS
-from cgqbench.runner import Conditions, record_path
-from cgqbench.task import Task
-from cgqbench.task_file import TaskError
-from cgqbench.train import Learner, train_epoch
+from cgqbench.records.identity import record_path
+from cgqbench.tasks.task import Task, TaskError
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES, Ended
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.feed import Feed
+from cgqbench.training.graphs import Graphs
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -65,12 +66,12 @@ def learner_of(
     arithmetic = Arithmetic(CUDA, fast)
     arithmetic.set_up(1)
     feed = Feed(task, CUDA, cell.batch_size, cell.seed)
-    return Learner(cell, task, feed, arithmetic, graphs=graphs), task, feed, cell
+    return Learner(cell, task, feed, arithmetic, graphs=graphs), feed
 
 
 def trained(method: str, **how: Any) -> tuple[dict[str, Tensor], Any]:
-    learner, task, feed, cell = learner_of(method, **how)
-    row = train_epoch(learner, task, feed, cell, 1, lambda glance: None)
+    learner, _ = learner_of(method, **how)
+    row = train_epoch(learner, 1, lambda progress: None)
     return {name: value.cpu() for name, value in learner.model.state_dict().items()}, row
 
 
@@ -100,7 +101,7 @@ def test_fifty_steps_are_bit_equal_with_and_without_graphs(method: str, examples
     "model", [small_network, lambda: nn.Sequential(Counting(), small_network())]
 )
 def test_a_probe_sees_the_same_noise_and_leaves_no_trace(model: Any) -> None:
-    learner, _, feed, _ = learner_of("cgq", graphs=True, task=task_of(model))
+    learner, feed = learner_of("cgq", graphs=True, task=task_of(model))
     learner.model.train()
     masks = set()
     for inputs, targets in feed.epoch(1):
@@ -133,7 +134,7 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize("search_prob", [0.0, 1.0])
 def test_a_batch_that_is_not_finite_is_taken_back(search_prob: float) -> None:
-    learner, _, feed, _ = learner_of(f"cgq:search_prob={search_prob}", graphs=True)
+    learner, feed = learner_of(f"cgq:search_prob={search_prob}", graphs=True)
     learner.model.train()
     batches = list(feed.epoch(1))
     for inputs, targets in batches[:3]:
@@ -148,7 +149,7 @@ def test_a_batch_that_is_not_finite_is_taken_back(search_prob: float) -> None:
 
 @pytest.mark.parametrize("method", ["cgq", "scgq", "scgq:max_relative_step=0.01,lr=none"])
 def test_the_host_waits_once_for_a_search_and_never_without(method: str) -> None:
-    learner, _, feed, _ = learner_of(method, graphs=True)
+    learner, feed = learner_of(method, graphs=True)
     learner.model.train()
     batches = list(feed.epoch(1))
     for inputs, targets in batches[:2]:
@@ -208,7 +209,7 @@ class Doubling(nn.Module):
 def test_what_a_graph_would_repeat_wrongly_is_refused(module: Any, words: str) -> None:
     # Channels-last memory would make a copy for each pass, which the model may change.
     task = replace(task_of(lambda: nn.Sequential(module(), small_network())), channels_last=False)
-    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
+    learner, feed = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
     with pytest.raises(TaskError, match=words):
         learner.closure(inputs, targets)
@@ -216,14 +217,14 @@ def test_what_a_graph_would_repeat_wrongly_is_refused(module: Any, words: str) -
 
 def test_draws_on_the_host_are_refused() -> None:
     task = task_of(lambda: nn.Sequential(Drawing(), small_network()))
-    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
+    learner, feed = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
     with pytest.raises(TaskError, match=r"random numbers on the host \(python\).*--no-graphs"):
         learner.closure(inputs, targets)
 
 
 def test_parameters_that_move_in_memory_are_refused() -> None:
-    learner, _, feed, _ = learner_of("sgd", graphs=True)
+    learner, feed = learner_of("sgd", graphs=True)
     inputs, targets = next(feed.epoch(1))
     learner.closure(inputs, targets)()
     for param in learner.model.parameters():
@@ -233,7 +234,7 @@ def test_parameters_that_move_in_memory_are_refused() -> None:
 
 
 def test_compiled_blocks_in_bf16_train_alike_with_and_without_graphs() -> None:
-    from cgqbench.networks import network
+    from cgqbench.tasks.networks import network
 
     task = task_of(lambda: network("resnet20", (3, 8, 8), 10), 12 * 16)
     plain, its_row = trained("cgq", graphs=False, task=task, fast=True)
@@ -291,7 +292,7 @@ def test_a_run_is_the_same_alone_and_beside_others(tmp_path: Path) -> None:
 
 def test_what_cannot_be_captured_is_refused() -> None:  # last: torch's generator stays disturbed
     task = task_of(lambda: nn.Sequential(Waiting(), small_network()))
-    learner, _, feed, _ = learner_of("sgd", graphs=True, task=task)
+    learner, feed = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
     with pytest.raises(TaskError, match=r"(?s)cannot be captured.*--no-graphs"):
         learner.closure(inputs, targets)

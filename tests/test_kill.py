@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 
 TASK = str(Path(__file__).with_name("slow_task.py"))
 KILLS = 10

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ
-from cgqbench.landscape import Landscape, landscape
+from cgqbench.training.landscape import Landscape, landscape
 
 Closure = Callable[..., Tensor]
 

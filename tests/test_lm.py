@@ -13,22 +13,25 @@ from browser import choose, started, window
 from made_records import row, write
 from typer.testing import CliRunner
 
-from cgqbench import command, task
-from cgqbench.cell import Cell
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.findings import findings
 from cgqbench.cli import app
-from cgqbench.comparison import comparisons
-from cgqbench.data import stdlib
-from cgqbench.data.text import LENGTH, VOCABULARY
-from cgqbench.engines.news import Ended, Event, Started
 from cgqbench.experiments import EXPERIMENTS
+from cgqbench.experiments.cell import Cell
 from cgqbench.methods import chosen
-from cgqbench.networks import LANGUAGE_MODELS, language_model, repeated_blocks
-from cgqbench.networks.gpt import GPT
-from cgqbench.record import runs
-from cgqbench.report import write_report
-from cgqbench.runner import Conditions, record_path, run_cell
-from cgqbench.task import by_name, per_character
-from cgqbench.train import parameter_count
+from cgqbench.output.page.report import write_report
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import runs
+from cgqbench.tasks import named
+from cgqbench.tasks.data import stdlib
+from cgqbench.tasks.data.text import LENGTH, VOCABULARY
+from cgqbench.tasks.named import by_name, per_character
+from cgqbench.tasks.networks import LANGUAGE_MODELS, language_model, repeated_blocks
+from cgqbench.tasks.networks.gpt import GPT
+from cgqbench.training.engines import ENGINES
+from cgqbench.training.engines.events import Ended, Event, Started
+from cgqbench.training.learner import parameter_count
+from cgqbench.training.runner import Conditions, run_cell
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny GPT, epochs of three batches and few tests, in place of minutes of training."""
     tiny = partial(GPT, width=16, layers=2, heads=2)
     monkeypatch.setitem(LANGUAGE_MODELS, "gpt1m", tiny)
-    monkeypatch.setattr(task, "WINDOWS", 40)
+    monkeypatch.setattr(named, "WINDOWS", 40)
     monkeypatch.setattr(stdlib, "TESTS", 20)
 
 
@@ -117,7 +120,7 @@ def here(cells, conditions, jobs):  # type: ignore[no-untyped-def]
 
 @pytest.mark.usefixtures("few")
 def test_a_comparison_shows_the_test_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(command.ENGINES, "local", here)
+    monkeypatch.setitem(ENGINES, "local", here)
     methods = ["-m", "scgq_relative", "-m", "adamw", "-m", "adamw_cosine"]
     words = ["--dataset", "stdlib", "--network", "gpt1m", "--batch-size", "16", "--epochs", "2"]
     output = cgq("compare", *words, *methods, "--out", str(tmp_path))
@@ -183,7 +186,7 @@ def test_the_page_reads_out_test_losses_and_a_phone_shows_whole_words(tmp_path: 
             label = chosen(method, "gpt1m").label
             for network in ("gpt1m", "gpt10m"):
                 write(tmp_path, rows, checksum="0123", label=label, network=network, **cell)
-    page = write_report(tmp_path, tmp_path / "report.html")
+    page = write_report(findings(tmp_path), tmp_path / "report.html")
     with started(tmp_path / "browser") as driver:
         from selenium.webdriver.common.keys import Keys
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from cgqbench.experiments import EXPERIMENTS, LANGUAGE_METHODS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.experiments import EXPERIMENTS
+from cgqbench.experiments.table import LANGUAGE_METHODS, PAPER_METHODS, TODAYS_METHODS
 from cgqbench.methods import METHODS, chosen
-from cgqbench.readings import momentum, step_size
-from cgqbench.schedules import Budget
+from cgqbench.methods.readings import momentum, step_size
+from cgqbench.methods.schedules import Budget
 
 BUDGET = Budget(epochs=4, batches=10)
 
@@ -116,7 +117,7 @@ def test_an_unknown_rule_is_named_with_the_known_ones(text):
 
 
 def test_a_missing_library_is_named_with_its_cure(monkeypatch):
-    monkeypatch.setattr("cgqbench.methods.find_spec", lambda name: None)
+    monkeypatch.setattr("cgqbench.methods.parsing.find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r'needs the library prodigyopt.*pip install "cgq\[bench\]'
     ):

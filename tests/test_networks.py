@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cgqbench.networks import NETWORKS, network
+from cgqbench.tasks.networks import NETWORKS, network
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

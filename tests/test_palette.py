@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from cgqbench.palette import STYLES, styles
+from cgqbench.output.palette import STYLES, styles
 
 
 def linear(colour):

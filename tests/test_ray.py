@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cgqbench.record import runs
+from cgqbench.records.reading import runs
 
 TASK = str(Path(__file__).with_name("small_task.py"))
 
@@ -33,8 +33,8 @@ def test_ray_leaves_the_records_of_local_processes(tmp_path):
 
 
 def test_without_ray_the_cure_is_named(tmp_path, monkeypatch):
-    from cgqbench.engines import ENGINES
-    from cgqbench.runner import Conditions
+    from cgqbench.training.engines import ENGINES
+    from cgqbench.training.runner import Conditions
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'pip install "cgq\[ray\]"'):

@@ -7,7 +7,8 @@ import pytest
 from browser import choose, started, window
 from made_records import landscape, row, training, write
 
-from cgqbench.report import write_report
+from cgqbench.analysis.findings import findings
+from cgqbench.output.page.report import write_report
 
 EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
 
@@ -40,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder):
-    return write_report(folder, folder / "out" / "report.html", title="Records <made> up")
+    return write_report(findings(folder), folder / "out" / "report.html", title="Records <made> up")
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_the_page_needs_no_network(report):
 def test_records_without_an_epoch_make_a_page(tmp_path, driver):
     write(tmp_path, [], end=None, epochs=3)
     write(tmp_path, [], end=None, epochs=3, experiment="figure3a")
-    report = write_report(tmp_path, tmp_path / "report.html")
+    report = write_report(findings(tmp_path), tmp_path / "report.html")
     driver.get(report.as_uri())
     assert "epoch 0 of 3" in driver.find_element("tag name", "main").text
     assert driver.get_log("browser") == []

@@ -7,8 +7,9 @@ from browser import choose, started, window
 from made_records import landscape, row, training, write
 from rich.console import Console
 
-from cgqbench.outcome import write_outcome
-from cgqbench.report import write_report
+from cgqbench.analysis.findings import findings
+from cgqbench.output.outcome import write_outcome
+from cgqbench.output.page.report import write_report
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def driver(tmp_path_factory):
 
 def opened(driver, folder, width=1100):
     window(driver, width)
-    driver.get(write_report(folder, folder / "report.html").as_uri())
+    driver.get(write_report(findings(folder), folder / "report.html").as_uri())
     return driver.find_element("tag name", "body")
 
 

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgqbench.arithmetic import Arithmetic
-from cgqbench.cell import Cell
-from cgqbench.feed import Feed
+from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import METHODS
-from cgqbench.record import Record, RecordError, runs, times_of
-from cgqbench.runner import Conditions, record_path, refuse_differences, run_cell
-from cgqbench.seeds import derived
-from cgqbench.task import task_of
-from cgqbench.train import Learner, on_test_data
+from cgqbench.records.identity import record_path, refuse_differences
+from cgqbench.records.reading import runs
+from cgqbench.records.record import Record, RecordError, times_of
+from cgqbench.tasks.seeds import derived
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.evaluation import on_test_data
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
+from cgqbench.training.runner import Conditions, run_cell
 
 TASK = str(Path(__file__).with_name("small_task.py"))
 CPU = torch.device("cpu")
@@ -77,7 +79,7 @@ def test_a_crash_within_the_writing_of_an_epoch_loses_nothing(moment, tmp_path, 
             raise Killed
 
         if moment == "before the checkpoint":
-            patch.setattr("cgqbench.runner._save", unsaved)
+            patch.setattr("cgqbench.training.runner._save", unsaved)
         else:
             patch.setattr(Record, "append", torn)
         with pytest.raises(Killed):
@@ -223,7 +225,7 @@ def test_the_average_is_the_anytime_average_with_its_own_batch_norm(tmp_path):
     task = task_of(cell)
     feed = Feed(task, CPU, cell.batch_size, cell.seed)
     # The slow, obvious twin: keep every iterate, average with the weights of the formula.
-    from cgqbench.seeds import seed_everything
+    from cgqbench.tasks.seeds import seed_everything
 
     learner = Learner(cell, task, feed, Arithmetic(CPU))
     mean, t = None, 0

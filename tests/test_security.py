@@ -20,12 +20,13 @@ from pages import ROOT
 from rich.console import Console
 
 from cgq import CGQ
-from cgqbench.cell import Cell
-from cgqbench.data.dataset import DamagedData
-from cgqbench.data.loading import dataset
-from cgqbench.outcome import write_outcome
-from cgqbench.record import RecordError
-from cgqbench.runner import Conditions, record_path, run_cell
+from cgqbench.experiments.cell import Cell
+from cgqbench.output.outcome import write_outcome
+from cgqbench.records.identity import record_path
+from cgqbench.records.record import RecordError
+from cgqbench.tasks.data.dataset import DamagedData
+from cgqbench.tasks.data.loading import dataset
+from cgqbench.training.runner import Conditions, run_cell
 
 DOWNLOADED = ("fashion_mnist", "svhn", "cifar10", "cifar100")
 

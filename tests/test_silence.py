@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from cgq import CGQ, LineSearch
-from cgq.engine.guard import MANY
+from cgq.engine.guard import LONG, MANY
 from cgq.engine.messages import LOST, UNSEEN
-from cgq.engine.optimizer import LONG
 
 
 def line_search(weight):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cgqbench import paper
-from cgqbench.summary import Statistic, shown_loss, shown_with_spread
+from cgqbench.analysis.measures import shown_loss, shown_with_spread
+from cgqbench.analysis.spread import Statistic
+from cgqbench.experiments import paper
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import pytest
 from made_records import row, training, write
 from rich.console import Console
 
-from cgqbench.comparison import comparisons
-from cgqbench.record import runs
-from cgqbench.summary import Statistic, statistic, summary
-from cgqbench.table_text import markdown, rich_table
-from cgqbench.tables import caption, grids
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.spread import Statistic, statistic
+from cgqbench.analysis.summary import summary
+from cgqbench.output.markdown import markdown_table
+from cgqbench.output.results_table import results_tables
+from cgqbench.output.terminal import terminal_table
+from cgqbench.records.reading import runs
 
 
 def one(folder, loss, accuracy, average=None, **cell):
@@ -25,13 +27,13 @@ def entries(folder):
 
 
 def tables(folder):
-    return grids(comparisons(runs(folder)))
+    return list(results_tables(comparisons(runs(folder))).values())
 
 
 def printed(folder, width=150):
     console = Console(file=io.StringIO(), width=width)
-    for grid in tables(folder):
-        console.print(rich_table(grid))
+    for table in tables(folder):
+        console.print(terminal_table(table))
     return console.file.getvalue()
 
 
@@ -69,9 +71,9 @@ def test_the_best_of_each_metric_is_bold_and_ties_as_shown_are_all_bold(tmp_path
         "adam": {"train_loss", "test_accuracy"},
         "mine": {"test_accuracy"},
     }
-    text = markdown(tables(tmp_path)[0])
+    text = markdown_table(tables(tmp_path)[0])
     assert "| SGD | **0.100** / 97.00<br>averaged **98.00**<br>paper (20 epochs) 0.076" in text
-    spans = list(rich_table(tables(tmp_path)[0]).columns[1].cells)
+    spans = list(terminal_table(tables(tmp_path)[0]).columns[1].cells)
     assert spans[0].startswith("[bold]0.100[/bold] / 97.00\n")
 
 
@@ -98,7 +100,7 @@ def test_a_dash_where_every_seed_diverged_here_or_in_the_paper(tmp_path):
     write(tmp_path, [row(1, train_loss=2.0)], end="diverged", **cell)
     write(tmp_path, [], end="diverged", seed=1, **cell)
     assert entries(tmp_path)["armijo"].values == {}
-    assert "| armijo | –<br>paper –<br>2 of 2 diverged |" in markdown(tables(tmp_path)[0])
+    assert "| armijo | –<br>paper –<br>2 of 2 diverged |" in markdown_table(tables(tmp_path)[0])
 
 
 def test_where_numbers_of_seeds_differ_the_best_is_one_of_those_with_the_most(tmp_path):
@@ -111,7 +113,7 @@ def test_where_numbers_of_seeds_differ_the_best_is_one_of_those_with_the_most(tm
     best = {method: entry.best for method, entry in entries(tmp_path).items()}
     # Means over two seeds: 0.2 and 97 against 0.3 and 98. One seed's 0.1 is better than both.
     assert best == {"sgd": frozenset(), "adam": {"test_accuracy"}, "pal": frozenset()}
-    assert "where their numbers differ, are the most" in caption(tables(tmp_path)[0])
+    assert "where their numbers differ, are the most" in tables(tmp_path)[0].caption
 
 
 def test_unfinished_runs_show_the_last_epoch_they_share(tmp_path):
@@ -155,11 +157,11 @@ def test_a_task_without_accuracy_shows_its_test_loss(tmp_path):
     assert "0.500 / test loss 0.250" in text
     assert "averaged test loss 0.200" in text
     assert "wine" in text
-    (grid,) = tables(tmp_path)
-    assert caption(grid).startswith("Train loss / test loss after the last epoch")
-    assert "accuracy" not in caption(grid)
+    (table,) = tables(tmp_path)
+    assert table.caption.startswith("Train loss / test loss after the last epoch")
+    assert "accuracy" not in table.caption
     write(tmp_path, training(0, 1, 0.3, 97.0), task="other.py")
-    assert "test accuracy (%) or test loss" in caption(tables(tmp_path)[0])
+    assert "test accuracy (%) or test loss" in tables(tmp_path)[0].caption
 
 
 def test_methods_in_the_paper_s_order_then_others_and_settings_by_value(tmp_path):
@@ -178,23 +180,25 @@ def test_columns_are_problems_and_budgets_are_kept_apart(tmp_path):
     one(tmp_path / "a", 0.1, 70.0, dataset="cifar10", network="vgg16")
     one(tmp_path / "a", 0.1, 93.0, dataset="svhn", network="vgg16", method="adam")
     one(tmp_path / "b", 0.2, 98.0, epochs=40)
-    (grid,) = tables(tmp_path)
-    assert [head for head, _ in grid.heads] == [
+    (table,) = tables(tmp_path)
+    assert [column.title for column in table.columns] == [
+        "method",
         "MNIST / MLP, 2 epochs",
         "MNIST / MLP, 40 epochs",
         "SVHN / VGG-16",
         "CIFAR-10 / VGG-16",
     ]
-    assert [budget for _, budget in grid.heads][:2] == ["2 epochs, 1 seed", "40 epochs, 1 seed"]
-    assert [entry is None for entry in grid.rows[0].entries] == [False, False, True, False]
+    notes = [column.note for column in table.columns]
+    assert notes[1:3] == ["2 epochs, 1 seed", "40 epochs, 1 seed"]
+    assert [not cell.value for cell in table.rows[0][1:]] == [False, False, True, False]
 
 
 def test_a_table_for_each_experiment(tmp_path):
     one(tmp_path, 0.1, 97.0)
     one(tmp_path, 0.1, 97.0, experiment="compare")
-    found = tables(tmp_path)
-    assert [grid.experiment for grid in found] == ["compare", "table1"]
-    headings = [markdown(grid).partition("\n")[0] for grid in found]
+    found = results_tables(comparisons(runs(tmp_path)))
+    assert list(found) == ["compare", "table1"]
+    headings = [markdown_table(table).partition("\n")[0] for table in found.values()]
     assert headings == ["## Comparison", "## MNIST and SVHN"]
 
 
@@ -207,7 +211,7 @@ def test_the_paper_s_value_stands_beside_ours_with_its_budget(tmp_path):
 
 def test_names_cannot_break_out_of_a_table(tmp_path):
     one(tmp_path, 0.1, 97.0, method="a|b", label="[red]a|b <i>*c*[/red]")
-    text = markdown(tables(tmp_path)[0])
+    text = markdown_table(tables(tmp_path)[0])
     assert r"| \[red\]a\|b &lt;i&gt;\*c\*\[/red\] | 0.100" in text
     assert "[red]a|b <i>*c*[/red]" in printed(tmp_path)
 
@@ -215,4 +219,4 @@ def test_names_cannot_break_out_of_a_table(tmp_path):
 def test_a_seed_that_runs_is_not_called_diverged(tmp_path):
     write(tmp_path, [], end=None, epochs=5)
     write(tmp_path, [], end="diverged", seed=1, epochs=5)
-    assert "| SGD | …<br>" in markdown(tables(tmp_path)[0])
+    assert "| SGD | …<br>" in markdown_table(tables(tmp_path)[0])

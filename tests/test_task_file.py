@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgqbench.cell import Cell
-from cgqbench.feed import Feed
-from cgqbench.record import RecordError, runs
-from cgqbench.runner import Conditions, run_cell
-from cgqbench.task import right_classes
-from cgqbench.task_file import TaskError, from_file, try_out
-from cgqbench.train import on_test_data
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.reading import runs
+from cgqbench.records.record import RecordError
+from cgqbench.tasks.task import TaskError, right_classes
+from cgqbench.tasks.task_file import from_file, try_out
+from cgqbench.training.evaluation import on_test_data
+from cgqbench.training.feed import Feed
+from cgqbench.training.runner import Conditions, run_cell
 
 SMALL = Path(__file__).with_name("small_task.py")
 MODEL = "import torch\nfrom torch import nn\ndef model(): return nn.Linear(3, 4)\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgqbench.data import MissingData, standard_library
-from cgqbench.data.stdlib import for_testing, sources
-from cgqbench.data.text import LENGTH, VOCABULARY, Text, tokens_of
-from cgqbench.feed import Feed
-from cgqbench.task import by_name
+from cgqbench.tasks.data import MissingData, standard_library
+from cgqbench.tasks.data.stdlib import for_testing, sources
+from cgqbench.tasks.data.text import LENGTH, VOCABULARY, Text, tokens_of
+from cgqbench.tasks.named import by_name
+from cgqbench.training.feed import Feed
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 

@@ -13,6 +13,7 @@ from test_accelerator import as_accelerator
 from torch import Tensor
 
 from cgq import CGQ, hestenes_stiefel
+from cgq.vectors.device import DeviceVector
 from cgq.vectors.layout import Layout
 from cgq.vectors.products import Dots, Vector, share_all_products
 from cgq.vectors.sharding import Reduce
@@ -30,7 +31,11 @@ BLOCKS = [
 def vector(tensors: Sequence[Tensor], scale: float = 1.0, reduce: Reduce | None = None) -> Vector:
     layout = Layout(tensors, [0] * len(tensors), reduce)
     buffer = layout.gathered(tensors)
-    return Vector("x", layout, {}, lambda: buffer.parts, scale)
+    return kind_for(layout)("x", layout, {}, lambda: buffer.parts, scale)
+
+
+def kind_for(layout: Layout) -> type[Vector]:
+    return Vector if layout.on_host else DeviceVector
 
 
 @pytest.mark.parametrize("scale", [1.0, -3.0])
@@ -104,7 +109,8 @@ def test_a_product_is_computed_once(accelerator: bool, monkeypatch: pytest.Monke
         read.append(name)
         return [torch.arange(3.0)]
 
-    x, y = (Vector(name, layout, dots, partial(parts, name)) for name in "xy")
+    kind = kind_for(layout)
+    x, y = (kind(name, layout, dots, partial(parts, name)) for name in "xy")
     for _ in range(3):
         assert float(x @ y) == float(y @ x) == 5.0
         assert float(2 * x.inner(y, [0.5])) == 5.0
@@ -126,7 +132,8 @@ def test_all_products_of_shards_are_one_collective(
     tensors = [torch.arange(3.0), torch.arange(2.0)]
     layout, dots = Layout(tensors, [0, 1], reduce), Dots()
     buffer = layout.gathered(tensors)
-    vectors = [Vector(name, layout, dots, lambda: buffer.parts, 3.0) for name in "gphfθ"]
+    kind = kind_for(layout)
+    vectors = [kind(name, layout, dots, lambda: buffer.parts, 3.0) for name in "gphfθ"]
     share_all_products(*vectors[:2], None, *vectors[2:])
     for x in vectors:
         for y in vectors:

@@ -45,7 +45,7 @@ def check_content(wheel: Path, archive: Path) -> None:
         for path in (ROOT / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path)
     }
-    assert {"cgq/py.typed", "cgqbench/py.typed", "cgqbench/page/page.html"} <= wanted
+    assert {"cgq/py.typed", "cgqbench/py.typed", "cgqbench/output/page/page.html"} <= wanted
     assert sum("data/mnist" in name for name in wanted) == 4
     with ZipFile(wheel) as file:
         packed = set(file.namelist())

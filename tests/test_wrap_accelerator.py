@@ -12,7 +12,7 @@ from wrapped_run import Run, adamw, is_well
 
 from cgq import LineSearch
 from cgq.vectors.layout import Layout
-from cgqbench.joining import join, views_side_by_side
+from cgqbench.training.contiguous import join, views_side_by_side
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:

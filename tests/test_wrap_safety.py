@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import LineSearch
+from cgq.engine.guard import trusted
 from cgq.rules.trust import Trust
 
 
@@ -209,6 +210,6 @@ def test_a_run_begins_with_a_step_that_its_weights_can_see(dtype: Any, expected:
     optimizer.step(lambda: weight.double().square().sum())
     assert optimizer._workspace is not None
     layout = optimizer._workspace.layout
-    trusted = optimizer._trusted(optimizer.options, torch.tensor(1.0), layout)
-    assert trusted.max_relative_step == expected
+    group, loss = optimizer.param_groups[0], torch.tensor(1.0)
+    assert trusted(optimizer.options, group, loss, layout).max_relative_step == expected
     assert float(weight.detach().max()) < 1.0

@@ -13,9 +13,9 @@ import lzma
 import sys
 from pathlib import Path
 
-from cgqbench.data import load
+from cgqbench.tasks.data import load
 
-DESTINATION = Path(__file__).parents[1] / "src/cgqbench/data/mnist"
+DESTINATION = Path(__file__).parents[1] / "src/cgqbench/tasks/data/mnist"
 
 
 def main(folder: Path) -> None:

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from cgq.engine.conjugate import Conjugate
+from cgq.engine.device import DeviceConjugate
+from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
+from cgq.engine.guard import trusted
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import (
     ConjugateOptions,
@@ -20,12 +23,11 @@ from cgq.engine.options import (
     with_group,
 )
 from cgq.engine.state import DirectionState, renewed
-from cgq.engine.step import Outcome
 from cgq.evaluation.objective import Objective
 from cgq.rules.momentum import Rule, polak_ribiere
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
-from cgq.vectors.layout import Layout, real, with_gradients
+from cgq.vectors.layout import Layout, with_gradients
 from cgq.vectors.sharding import reduction
 
 
@@ -153,19 +155,20 @@ class CGQ(SearchOptimizer):
             lambda: Layout(params, numbers, reduction(params, self._ranks)),
         )
         undo.callback(state.forget_fresh, self.state)
-        grads = [real(param.grad) for param in params if param.grad is not None]
+        grads = state.layout.gradients()
         if objective is None and not ceiling and state.is_first_and_idle(grads):
             state.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return None
-        options = self._trusted(self.options, loss, state.layout)
-        direction = Conjugate(
+        options = trusted(self.options, self.param_groups[0], loss, state.layout)
+        kind = Conjugate if state.layout.on_host else DeviceConjugate
+        direction = kind(
             state,
             grads,
-            self._unclipped.of(params),
+            self._unclipped(params),
             shares,
             ceiling,
             options=options,
-            ranks=self._ranks,
+            ranks=self._team,
             before=self.param_groups[0],
         )
         due = bool(ceiling) and objective is not None and loss is not None and self._is_due()

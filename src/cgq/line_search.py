@@ -11,10 +11,12 @@ from torch.distributed import ProcessGroup
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from cgq.engine.base_update import BaseUpdate, Displacement
+from cgq.engine.device import DeviceBaseUpdate
+from cgq.engine.direction import SKIPPED, Outcome
+from cgq.engine.guard import trusted
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
 from cgq.engine.state import NUMBERS, read
-from cgq.engine.step import SKIPPED, Outcome
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule
@@ -63,11 +65,10 @@ class LineSearch(SearchOptimizer):
     effective rate and `last_search` what the search saw, in multiples of the update that the base
     proposed. `group["skipped"]` and `group["rejected_fits"]` are as with `CGQ`.
 
-    Along an update that climbs on this batch, as momentum makes some, nothing is searched: the
-    average share is used. A step that is skipped or raises leaves parameters, buffers and
-    generators as they were, and the base's state too; but for a base that itself raises in a step
-    that is not searched, and, on an accelerator, a gradient that is not finite in such a step: the
-    base then sees zeros, because the host does not look.
+    Along an update that climbs on this batch nothing is searched: the average share is used. A step
+    that is skipped or raises is rolled back, the base's state included; but not for a base that
+    itself raises in an unsearched step. On an accelerator, where the host does not look, the base
+    sees zeros for a non-finite gradient of such a step.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)
@@ -101,14 +102,10 @@ class LineSearch(SearchOptimizer):
         search: SearchRule | None = None,
     ) -> None:
         _refuse_unsuitable(base)
-        require(
-            max_relative_step is not None and 0.0 < max_relative_step < math.inf,
-            f"Invalid max_relative_step value: {max_relative_step}. Use a positive number such as "
-            "0.005: a step of LineSearch is measured by the weights alone.",
-        )
-        require(
-            full_steps > 0, f"Invalid full_steps value: {full_steps}. Use a number such as 1000."
-        )
+        rho = max_relative_step
+        use = "Use a positive number such as 0.005: a step is measured by the weights alone."
+        require("max_relative_step", rho, rho is not None and 0.0 < rho < math.inf, use)
+        require("full_steps", full_steps, full_steps > 0, "Use a number such as 1000.")
         self.base, self.full_steps = base, full_steps
         self.options = SearchOptions(
             max_relative_step=max_relative_step,
@@ -206,21 +203,22 @@ class LineSearch(SearchOptimizer):
             displacement = self._workspace = Displacement(layout)
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(groups), not self.state
-        options = self._trusted(self.options, loss, displacement.layout)
-        update = BaseUpdate(
+        options = trusted(self.options, groups[0], loss, displacement.layout)
+        kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
+        update = kind(
             displacement,
             displacement.layout.gradients(),
-            self._unclipped.of(params),
+            self._unclipped(params),
             loss,
             schedule=factor * fading(groups[0]["steps"], self.full_steps),
             maximize=bool(groups[0].get("maximize")),
             searched=due,
             options=options,
-            ranks=self._ranks,
+            ranks=self._team,
             before=groups[0],
         )
         outcome = SKIPPED
-        if not displacement.layout.on_host or update.is_finite:
+        if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
                 undo.callback(Snapshot([self.base], without=self._params()).restore)
             displacement.begin()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,13 +12,13 @@ from torch import Tensor
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.geometry import Geometry, GroupShare, measured_geometry
 from cgq.engine.options import ConjugateOptions
-from cgq.engine.state import DirectionState
+from cgq.engine.state import DirectionState, Residual
 from cgq.rules.momentum import momentum_of
 from cgq.rules.scalars import Number, choose, is_finite, least, times
 from cgq.rules.search import Search
 from cgq.rules.trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial
 from cgq.vectors.layout import Buffer
-from cgq.vectors.line import Combination, Line
+from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.products import Dots, Vector, share_all_products
 
@@ -31,6 +30,8 @@ class Conjugate(Direction):
     `grads` are not. Nothing is changed before a move.
     """
 
+    vector = Vector
+
     def __init__(
         self,
         state: DirectionState,
@@ -40,7 +41,7 @@ class Conjugate(Direction):
         max_step: float,
         *,
         options: ConjugateOptions,
-        ranks: Ranks,
+        ranks: Ranks | None,
         before: Mapping[str, Any],
     ) -> None:
         super().__init__(state, options, ranks, before)
@@ -48,24 +49,39 @@ class Conjugate(Direction):
         self._settings, self._max_step = options, max_step
         self.sign = -1.0 if options.maximize else 1.0
         self._decays = [share.coupled for share in shares]
-        self._residual = state.new_residual(grads, self.sign, self._decays)
-        layout, dots = state.layout, Dots()
+        self._residual = self._new_residual()
+        dots: Dots = {}
         # No function here may refer to this object: a cycle would keep copies of the network in a
         # device's memory until the garbage is collected.
-        residual, like = self._residual.vector, state.scratch.views
-        self._g = Vector("g", layout, dots, lambda: residual.parts, -self._residual.scale)
-        self._p = Vector("p", layout, dots, lambda: state.direction.parts)
-        self._snapshot: Callable[[], Buffer] = cache(state.copied_parameters)
-        parts = _parameters_as_they_lie(state) if layout.on_host else _parts_of(self._snapshot)
-        self._theta = Vector("θ", layout, dots, parts)
+        residual, last = self._residual.vector, state.residual
+        self._g = self._named("g", dots, lambda: residual.parts, -self._residual.scale)
+        self._p = self._named("p", dots, lambda: state.direction.parts)
+        self._h = None if last is None else self._named("h", dots, lambda: last.parts, -1.0)
+        self._theta = self._named("θ", dots, self._theta_parts())
         self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
         if unclipped is not None or any(self._decays):
-            fs = grads if unclipped is None else unclipped
-            apart = Vector("f", layout, dots, lambda: layout.parts(fs, like), self.sign)
-            self._f = apart if layout.on_host or unclipped is not None else None
-        self._h: Vector | None = None
-        if (last := state.residual) is not None:
-            self._h = Vector("h", layout, dots, lambda: last.parts, -1.0)
+            self._f = self._loss_gradient(unclipped, dots)
+
+    def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
+        return self.vector(name, self.layout, dots, parts, scale)
+
+    def _new_residual(self) -> Residual:
+        """r = -g; without decay the gradients themselves: a gathered copy would gain nothing."""
+        state, grads = self._state, self._grads
+        if any(self._decays):
+            return state.residual_at(self.layout.values(), grads, self.sign, self._decays)
+        parts = list(self.layout.parts(grads, state.scratch.views))
+        return Residual(Buffer([], parts, grads), -self.sign)
+
+    def _theta_parts(self) -> Callable[[], Any]:
+        layout, like = self.layout, self._state.scratch.views
+        return lambda: layout.parts(layout.values(), like)
+
+    def _loss_gradient(self, unclipped: list[Tensor] | None, dots: Dots) -> Vector | None:
+        """∇f, where it is not g."""
+        layout, like = self.layout, self._state.scratch.views
+        grads = self._grads if unclipped is None else unclipped
+        return self._named("f", dots, lambda: layout.parts(grads, like), self.sign)
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from: momentum, slope, ceiling and first trial."""
@@ -91,7 +107,7 @@ class Conjugate(Direction):
         nil = 0.0 * phi_0 * gg
         return Plan(phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length)
 
-    def unsearched_plan(self, loss: Tensor | float | None) -> Plan:
+    def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step."""
         theta = self._theta if self._is_relative else None
         share_all_products(self._g, self._p, self._h, theta)
@@ -106,49 +122,35 @@ class Conjugate(Direction):
         return Plan(phi_0, nil, trial=step, beta=beta, bound=bound)
 
     def line(self, plan: Plan) -> Line:
-        """The points θ + α·(b·p - a·g)."""
-        state, (a, b) = self._state, self._mixture(plan.beta)
-        if not self.layout.on_host:
-            at = _along(self._shares, (state.scratch, a), (state.direction, b))
-            return Line(state, at, self._snapshot(), self.layout.empty())
-        # The snapshot takes the residual's place. So this line is made of what is left, which a
-        # failed step must not change: the gradient and the remembered p.
-        gradient = Buffer([], [], self._grads)
-        terms = (state.direction, b), (gradient, -self.sign * a)
-        torch._foreach_copy_(state.scratch.views, self.layout.values())
-        return Line(state, _along(self._shares, *terms, coupled=a), state.scratch)
+        """The points θ + α·(b·p - a·g).
 
-    def withhold(self, lost: Tensor) -> None:
-        """No residual where the batch is `lost`."""
-        for r in self._state.scratch.blocks:
-            r.masked_fill_(lost.to(r.device), 0.0)
+        The snapshot takes the residual's place. So this line is made of what is left, which a
+        failed step must not change: the gradient and the remembered p.
+        """
+        state, (a, b) = self._state, self._mixture(plan.beta)
+        terms = (state.direction, b), (Buffer([], [], self._grads), -self.sign * a)
+        torch._foreach_copy_(state.scratch.views, self.layout.values())
+        return Line(self.layout, along(self._shares, *terms, coupled=a), state.scratch)
 
     def move(self, plan: Plan) -> None:
-        """Take in the batch and go α along the new p."""
+        """p ← -g + βp, and α along it."""
         self._state.remember(self._residual, plan.beta)
-        self._advance(plan)
-
-    def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        """The same on a device, which decides."""
-        self._state.remember_unless(lost, plan.beta)
-        self._advance(plan)
+        combine(self.layout, self._along_new(plan)(plan.trial))
 
     def remember(self, plan: Plan) -> None:
         """p ← -g + βp."""
-        new = self._residual
-        if self.layout.on_host and new.vector is self._state.scratch:  # overwritten by the line
-            new = self._state.residual_at_snapshot(self._grads, self.sign, self._decays)
-        self._state.remember(new, plan.beta)
+        new, state = self._residual, self._state
+        if new.vector is state.scratch:  # overwritten by the line's snapshot
+            new = state.residual_at(state.scratch.views, self._grads, self.sign, self._decays)
+        state.remember(new, plan.beta)
 
-    def numbers(self, plan: Plan) -> dict[str, Number]:
-        """The momentum, and a bound of |p|."""
-        return {"beta": plan.beta, "direction_bound": plan.bound}
-
-    def numbers_after(self, search: Search, plan: Plan) -> dict[str, Number]:
-        """With them, how the first trial shrinks."""
-        numbers = self.numbers(plan)
-        if self._settings.shrinks_trial and (search.step_size or not search.rejected):
-            decay = self._trial_decay.after(self._first_trial(plan.ceiling), search.step_size)
+    def numbers(self, plan: Plan, search: Search | None = None) -> dict[str, Number]:
+        """The momentum, a bound of |p|, and after a search how the first trial shrinks."""
+        numbers = {"beta": plan.beta, "direction_bound": plan.bound}
+        told = search is not None and (search.step_size or not search.rejected)
+        if search is not None and told and self._settings.shrinks_trial:
+            decay = TrialDecay(*(self._before[f"trial_{name}"] for name in TrialDecay._fields))
+            decay = decay.after(self._first_trial(plan.ceiling), search.step_size)
             numbers |= {f"trial_{name}": value for name, value in decay._asdict().items()}
         return numbers
 
@@ -162,10 +164,6 @@ class Conjugate(Direction):
     @property
     def _is_relative(self) -> bool:
         return self._options.max_relative_step is not None
-
-    @property
-    def _trial_decay(self) -> TrialDecay:
-        return TrialDecay(*(self._before[f"trial_{name}"] for name in TrialDecay._fields))
 
     def _first_trial(self, ceiling: Number) -> Number:
         """What a search tries first, unless noise asks for more."""
@@ -186,9 +184,14 @@ class Conjugate(Direction):
         momentum = self._settings.momentum
         if self._h is None or not callable(momentum):
             return momentum
-        found = momentum_of(momentum, self._g, self._h, self._p, self._settings.max_momentum)
+        rule = momentum_of(momentum, self._g, self._h, self._p, self._settings.max_momentum)
+        found = self._number(rule)
         share = self._options.smoothing
         return share * self._before["beta"] + (1.0 - share) * found if share else found
+
+    def _number(self, value: Number) -> Number:
+        """As a float, whatever a rule returns."""
+        return float(value)
 
     def _within_range(self, gg: Number, beta: Number, bound: Number) -> tuple[Number, Number]:
         """The momentum, or 0 if p could then leave the range of its dtype; and a bound of |p|."""
@@ -224,27 +227,16 @@ class Conjugate(Direction):
         usable = (squared > 0) & is_finite(squared)
         return least(ceiling, choose(usable, rho * squared**0.5, FIRST_TRIAL))
 
-    def _advance(self, plan: Plan) -> None:
-        """θ ← (1 - α·decoupled)·θ + α·p, or α·(r + βp) in Nesterov's form."""
-        state, terms = self._state, [(self._state.direction, plan.beta)]
+    def _along_new(self, plan: Plan) -> Callable[[Number], Combination]:
+        """θ + α·p of the new p, or of r + βp in Nesterov's form."""
+        state = self._state
         if not self._settings.nesterov:
-            terms = [(state.direction, 1.0)]
-        elif state.residual is None:
-            terms.insert(0, self._residual)
-        else:
-            terms.insert(0, (state.residual, 1.0))
-        Line(state, _along(self._shares, *terms)).move_to(plan.trial)
+            return along(self._shares, (state.direction, 1.0))
+        residual = self._residual if state.residual is None else Residual(state.residual, 1.0)
+        return along(self._shares, residual, (state.direction, plan.beta))
 
 
-def _parameters_as_they_lie(state: DirectionState) -> Callable[[], Any]:
-    return lambda: state.layout.parts(state.layout.values(), state.scratch.views)
-
-
-def _parts_of(vector: Callable[[], Buffer]) -> Callable[[], Any]:
-    return lambda: vector().parts
-
-
-def _along(
+def along(
     shares: Sequence[GroupShare], *terms: tuple[Buffer, Number], coupled: Number = 0.0
 ) -> Callable[[Number], Combination]:
     """θ(α) = (1 - α·ratio·(coupled·decay + decoupled))·θ + α·ratio·Σ factor·vector, by groups."""

@@ -1,4 +1,4 @@
-"""Where a step goes: the direction, its slope, and how far a step along it may be."""
+"""Where a step goes, how far it may, and what became of it."""
 
 from __future__ import annotations
 
@@ -37,69 +37,84 @@ class Plan(NamedTuple):
     def is_finite(self) -> bool:
         return self.nil == 0.0 and math.isfinite(self.slope)
 
-    def on_host(self, device: torch.device) -> Plan:
-        """The same numbers, read off the device."""
+    def read(self, device: torch.device) -> Plan:
+        """The same as floats: the host waits for them."""
         return Plan(*stacked(device, *self).tolist())
 
 
+class Outcome(NamedTuple):
+    """What became of a step. `skipped` and numbers are tensors where the host did not look."""
+
+    numbers: dict[str, Number]
+    """What the next step finds in the groups; none of a step that the host has skipped."""
+    loss: Number = None
+    """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
+    skipped: bool | Tensor = False
+    search: Search | None = None
+    due: bool = False
+    """Whether a search was due, though there may have been nothing to search."""
+
+
+SKIPPED = Outcome({}, skipped=True)
+
+
 class Direction(ABC):
-    """The way a batch says to go. No number is read that the host would have to wait for.
+    """The way a batch says to go.
 
     Args:
         workspace: the vectors it is made of.
         options: of the optimizer.
-        ranks: who must agree on every number.
+        ranks: who must agree on every number; None: this one is alone.
         before: the numbers that the last step left.
     """
 
-    sign = 1.0
+    sign: float
     """-1.0 where the loss is maximised."""
 
     def __init__(
         self,
         workspace: Workspace,
         options: SearchOptions,
-        ranks: Ranks,
+        ranks: Ranks | None,
         before: Mapping[str, Any],
     ) -> None:
-        self.layout, self._options, self._ranks = workspace.layout, options, ranks
-        self._before = before
+        self.layout, self._options = workspace.layout, options
+        self.ranks, self._before = ranks, before
 
     @abstractmethod
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from, of a loss whose relative error is seen to be `error`."""
 
     @abstractmethod
-    def unsearched_plan(self, loss: Tensor | float | None) -> Plan:
-        """The average step; NaN on a device where it must not be taken."""
+    def average_plan(self, loss: Tensor | float | None) -> Plan:
+        """The average step, as the plan's trial."""
 
     @abstractmethod
     def line(self, plan: Plan) -> Line:
         """The points along it, from a snapshot of the parameters."""
 
     @abstractmethod
-    def withhold(self, lost: Tensor) -> None:
-        """Go nowhere if the batch is `lost`, which the host does not read."""
-
-    @abstractmethod
     def move(self, plan: Plan) -> None:
-        """Take the plan's trial as it is."""
-
-    @abstractmethod
-    def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        """The same, unless the batch is `lost`, which the host does not read."""
+        """Take the plan's trial without measuring it, and remember this batch."""
 
     @abstractmethod
     def remember(self, plan: Plan) -> None:
-        """Take in this batch, after a search that found a step."""
+        """Remember this batch, after a search that found a step."""
 
-    def numbers(self, plan: Plan) -> dict[str, Number]:
+    def numbers(self, plan: Plan, search: Search | None = None) -> dict[str, Number]:
         """What it leaves to the next step."""
         return {}
 
-    def numbers_after(self, search: Search, plan: Plan) -> dict[str, Number]:
-        """The same after a search."""
-        return self.numbers(plan)
+    def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
+        """Move by the average step."""
+        plan = self.average_plan(loss)
+        outcome = self.moved(plan) if plan.nil == 0.0 else SKIPPED
+        return outcome._replace(loss=None if loss is None else plan.loss)
+
+    def moved(self, plan: Plan) -> Outcome:
+        """Move by the plan's trial."""
+        self.move(plan)
+        return Outcome({"step_size": plan.trial, **self.numbers(plan)}, plan.loss)
 
     def average_step(self, ceiling: Number) -> Number:
         """The averaged share of this ceiling; before any search, all of it."""
@@ -114,4 +129,6 @@ class Direction(ABC):
 
     def _agreed(self, *numbers: Number) -> list[Number]:
         """The numbers as the ranks see them together."""
-        return self._ranks.agreed(numbers, self.layout.device)
+        if self.ranks is None:
+            return list(numbers)
+        return self.ranks.agreed(numbers, self.layout.device)

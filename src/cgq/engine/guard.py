@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from cgq.engine.step import Outcome
+from cgq.engine.direction import Outcome
+from cgq.engine.options import SearchOptions
+from cgq.evaluation.precision import rounding
 from cgq.rules.scalars import Number, stacked
 from cgq.rules.trust import Trust
+from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]
+Options = TypeVar("Options", bound=SearchOptions)
 
+LONG = 100  # steps after which somebody should have shown a loss
 MANY = 20  # steps lost in a row: more than a scaler of gradients needs to find its scale
 UNREAD = 1000  # losses left on a device; where searches are rarer, the host waits once for as many
 
@@ -24,36 +30,35 @@ class Guard:
     def __init__(self) -> None:
         # Losses of steps that were not searched, and whether each was skipped.
         self._unread: list[tuple[Number, Tensor]] = []
-        self._lost_in_a_row = 0
+        self.lost_in_a_row = 0
 
     def has_lost_many(self, outcome: Outcome) -> bool:
-        """Whether this is the step with which many in a row were not finite, where one looked."""
-        if isinstance(outcome.skipped, Tensor):
-            return False
+        """Whether this skipped step is the one with which many in a row were not finite."""
         trials = () if outcome.search is None else outcome.search.trial_losses
         # A search that measured something may have found nothing to gain.
-        lost = outcome.skipped and not any(map(math.isfinite, trials))
-        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
-        return self._lost_in_a_row == MANY
+        lost = not any(map(math.isfinite, trials))
+        self.lost_in_a_row = self.lost_in_a_row + 1 if lost else 0
+        return self.lost_in_a_row == MANY
 
-    def see(self, outcome: Outcome, groups: Groups) -> None:
-        """Take in a step; a skipped one tells nothing."""
+    def sees_stuck(self, outcome: Outcome, groups: Groups) -> bool:
+        """Take in a step, and say whether the run is stuck; a skipped one tells nothing."""
         if outcome.loss is None:
-            return
+            return False
         if isinstance(outcome.skipped, Tensor):
             self._unread.append((outcome.loss, outcome.skipped))
             if len(self._unread) >= UNREAD:
                 self.read_losses(groups)
-            return
+            return False
         self.read_losses(groups)
         if outcome.skipped:
-            return
+            return outcome.due and Trust.of(groups[0]).is_stuck
         trust = Trust.of(groups[0]).after_loss(outcome.loss)
         if outcome.due:
             if outcome.search is not None:
                 trust = trust.after_search(outcome.numbers["average"])
             trust = trust.decided()
         _write(trust, groups)
+        return outcome.due and trust.is_stuck
 
     def read_losses(self, groups: Groups) -> None:
         """Take in the losses since the host last looked, where that was not at each of them."""
@@ -71,3 +76,21 @@ class Guard:
 def _write(trust: Trust, groups: Groups) -> None:
     for group in groups:
         group.update(trust._asdict())
+
+
+def trusted(
+    options: Options, group: dict[str, Any], loss: Tensor | float | None, layout: Layout
+) -> Options:
+    """The options of this step: of a relative ceiling, as much as the run has earned."""
+    rho = options.max_relative_step
+    if rho is None or loss is None or not options.is_guarded:
+        return options
+    # Weights of few digits, as in bf16, do not see a step that is shorter than those.
+    visible = min(rho, rounding(layout.dtypes))
+    earned = max(Trust.of(group).ceiling(rho), visible)
+    return options if earned == rho else replace(options, max_relative_step=earned)
+
+
+def has_seen_no_loss(group: dict[str, Any]) -> bool:
+    """Whether a run that is guarded by its losses has shown none for long."""
+    return group["steps"] >= LONG and not (group["average"] or group["losses"])

@@ -22,11 +22,10 @@ OTHER_DRAWS = (
     "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
 )
 STUCK = (
-    "The loss is still about where it began, after a thousand steps or more: the mean of the last "
-    "hundred is not 1 % below that of the first twenty. If the network answers alike whatever it "
-    "is given, its units may have died in steps too long for it: begin again with a third of "
-    "max_relative_step. Otherwise look at data, targets and initial weights. A network that was "
-    "trained before may have nothing left to learn."
+    "The loss is still about where it began after a thousand steps or more: the mean of the last "
+    "hundred is not 1 % below that of the first twenty. If the network's units have died, begin "
+    "again with a third of max_relative_step. Else look at data, targets and initial weights. A "
+    "network that was trained before may have nothing left to learn."
 )
 UNSEEN = (
     "No step has seen a loss so far, so none was searched, all of max_relative_step was used from "

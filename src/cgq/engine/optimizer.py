@@ -5,37 +5,31 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.engine.direction import Direction
-from cgq.engine.guard import Guard
+from cgq.engine.direction import Direction, Outcome
+from cgq.engine.guard import Guard, has_seen_no_loss
 from cgq.engine.messages import CLASSIC, COPIED, DROPPED, LOST, OTHER_DRAWS, STUCK, UNSEEN, Messages
 from cgq.engine.options import SearchOptions
-from cgq.engine.state import NUMBERS, count_skipped, read
-from cgq.engine.step import Outcome, SearchedStep, unsearched_step
+from cgq.engine.speculative import SpeculativeStep
+from cgq.engine.state import NUMBERS, complete, read, record
+from cgq.engine.step import SearchedStep
 from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
 from cgq.evaluation.environment import Environment
-from cgq.evaluation.gradients import StaleGradients, UnclippedGradients
+from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
-from cgq.evaluation.precision import rounding
 from cgq.rules.search import Search
 from cgq.rules.trial import coin
 from cgq.rules.trust import Trust
-from cgq.vectors.layout import Layout
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
-
-LONG = 100  # steps after which somebody should have shown a loss
-RENAMED = {"reach": "direction_bound"}  # in states of older versions
-
-Options = TypeVar("Options", bound=SearchOptions)
 
 
 class SearchOptimizer(Optimizer):
@@ -46,7 +40,6 @@ class SearchOptimizer(Optimizer):
 
     options: SearchOptions
     _workspace: Workspace | None
-    _found: StaleGradients | None
     last_search: Search | None
     """What the last step saw in its search, or None if it did not search."""
 
@@ -59,19 +52,15 @@ class SearchOptimizer(Optimizer):
     ) -> None:
         self._attach(model, process_group)
         super().__init__(params, {**defaults, **self._numbers})
-        # What is in `.grad` of new parameters is hardly an accumulation: nobody is told of it.
-        self._found = StaleGradients(self._params())
+        self._gradients.found(self._params())
 
     def _attach(self, model: nn.Module | None, process_group: ProcessGroup | None) -> None:
         """Set what is neither copied nor saved with the optimizer."""
         self.last_search = None
         self._environment = Environment(model)
-        self._unclipped = UnclippedGradients()
-        self._stale = StaleGradients([])
-        self._found = None
+        self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
         self._messages = Messages()
-        self._looked_for_dropped = False
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -95,6 +84,11 @@ class SearchOptimizer(Optimizer):
     @process_group.setter
     def process_group(self, process_group: ProcessGroup | None) -> None:
         self._ranks = Ranks(process_group)
+
+    @property
+    def _team(self) -> Ranks | None:
+        """The ranks, where there are any to agree with."""
+        return self._ranks if dist.is_available() and dist.is_initialized() else None
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks.group is not None:
@@ -135,24 +129,25 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     undo.pop_all()
             self._record(outcome, None)
-            self._gradients_are_used(params, from_caller=True)
+            self._gradients.used(params, from_caller=True)
         else:
             loss = self._step_on(closure, params)
-        if loss is None and self._has_seen_no_loss:
+        if loss is None and self.options.is_guarded and has_seen_no_loss(self.param_groups[0]):
             self._messages.give(UNSEEN)
         return loss
 
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
-        objective, stale = objective_of(closure, params, self._environment), self._stale
-        unknown = self._found is not None and any(map(self._found.hold, params))
+        objective = objective_of(closure, params, self._environment)
+        stale, were_found = self._gradients.stale, self._gradients.were_found(params)
         try:
             loss = objective.first_pass(stale)
             with ExitStack() as undo:
                 undo.callback(objective.undo)
-                zeroed = self._stale is not stale  # by the closure's zero_grad()
-                if not (zeroed or unknown):
-                    self._tell_of_dropped(objective)
-                self._ranks.refuse_join(self._environment.modules)
+                zeroed = self._gradients.stale is not stale  # by the closure's zero_grad()
+                if not (zeroed or were_found) and self._gradients.are_missed(objective.dropped):
+                    self._messages.give(DROPPED)
+                if self._team is not None:
+                    self._team.refuse_join(self._environment.modules)
                 outcome = self._take_step(objective, loss, undo)
                 if outcome is None or outcome.skipped is not True:
                     undo.pop_all()
@@ -160,9 +155,9 @@ class SearchOptimizer(Optimizer):
         finally:
             self._environment.forget()
             if isinstance(objective, ClosureObjective):
-                self._gradients_are_used(params, from_caller=objective.uses_callers)
+                self._gradients.used(params, from_caller=objective.uses_callers)
             else:  # an objective of its own replaces gradients: it asks for no stale ones
-                self._gradients_are_used(())
+                self._gradients.used(())
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
         return loss
@@ -192,13 +187,13 @@ class SearchOptimizer(Optimizer):
         due: bool,
     ) -> Outcome:
         """Search if that is due; else take the average step."""
-        before = self.param_groups[0]
         if not due or objective is None or loss is None:
-            return unsearched_step(direction, loss, before)
+            return direction.unsearched_step(loss)
         if objective.runs_backward:
             self._messages.give(CLASSIC)
-        step = SearchedStep(direction, objective, options, before, self._ranks)
-        return step.take(loss, undo)._replace(due=True)
+        kind = SearchedStep if direction.layout.on_host else SpeculativeStep
+        step = kind(direction, objective, options, self.param_groups[0], undo)
+        return step.take(loss)._replace(due=True)
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         """Write down what came of a step."""
@@ -207,20 +202,13 @@ class SearchOptimizer(Optimizer):
         if isinstance(outcome.skipped, Tensor) and objective is not None:
             objective.undo_buffers_where(outcome.skipped)
         self.last_search = outcome.search
-        rejected = outcome.search is not None and outcome.search.rejected
-        count_skipped(self.param_groups, outcome.skipped)
-        for ratio, group in zip(self._ratios(), self.param_groups, strict=True):
-            group["rejected_fits"] += rejected
-            group["steps"] += not (outcome.skipped is True and self._counts_skipped)
-            group.update(outcome.numbers)
-            if outcome.numbers:
-                group["step_size"] = outcome.numbers["step_size"] * ratio
-        if self._guard.has_lost_many(outcome):
+        record(outcome, self.param_groups, self._ratios(), self._counts_skipped)
+        if outcome.skipped is False:
+            self._guard.lost_in_a_row = 0
+        elif outcome.skipped is True and self._guard.has_lost_many(outcome):
             self._messages.give(LOST)
-        if self.options.is_guarded:
-            self._guard.see(outcome, self.param_groups)
-            if outcome.due and Trust.of(self.param_groups[0]).is_stuck:
-                self._messages.give(STUCK)
+        if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
+            self._messages.give(STUCK)
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""
@@ -235,43 +223,19 @@ class SearchOptimizer(Optimizer):
         """Whether the host knows which steps were skipped; elsewhere they count as steps."""
         return self._workspace is None or self._workspace.layout.on_host
 
-    def _trusted(self, options: Options, loss: Tensor | float | None, layout: Layout) -> Options:
-        """The options of this step: of a relative ceiling, as much as the run has earned."""
-        rho = options.max_relative_step
-        if rho is None or loss is None or not options.is_guarded:
-            return options
-        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
-        visible = min(rho, rounding(layout.dtypes))
-        earned = max(Trust.of(self.param_groups[0]).ceiling(rho), visible)
-        return options if earned == rho else replace(options, max_relative_step=earned)
-
-    @property
-    def _has_seen_no_loss(self) -> bool:
-        """Whether the run should be guarded and has shown no loss for long."""
-        first = self.param_groups[0]
-        if not self.options.is_guarded or first["steps"] < LONG:
-            return False
-        return not (first["average"] or Trust.of(first).losses)
-
     @property
     def _numbers(self) -> dict[str, float | int]:
         """All that is kept in the groups."""
-        memory: dict[str, float | int] = dict(getattr(self.options.rule, "memory", {}))
         trust = Trust()._asdict() if self.options.is_guarded else {}
-        return self.NUMBERS | trust | memory
+        return self.NUMBERS | trust | self.options.memory
 
     def _complete_groups(self) -> None:
-        """Groups that were saved before a number existed, or had its name, have it now."""
-        for group in self.param_groups:
-            for old, new in RENAMED.items():
-                if old in group and new in self.NUMBERS:
-                    group[new] = group.pop(old)
-            group.update(self._numbers | group)
+        complete(self.param_groups, self._numbers)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Zeros left in place count as no gradient."""
         super().zero_grad(set_to_none)
-        self._gradients_are_used(self._params())
+        self._gradients.used(self._params())
 
     def clipping(self) -> AbstractContextManager[None]:
         """Where gradients are clipped, or changed otherwise, between backward() and the step.
@@ -292,18 +256,12 @@ class SearchOptimizer(Optimizer):
         ...     return loss
         >>> loss = optimizer.step(closure)
         """
-        return self._unclipped.kept(self._params())
+        return self._gradients.clipping(self._params())
 
-    def _gradients_are_used(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
-        """What is in `.grad` now is no gradient of the next step, unless nobody makes one."""
-        self._stale, self._found = StaleGradients(params, from_caller), None
-        self._unclipped = UnclippedGradients()
-
-    def _tell_of_dropped(self, objective: Objective) -> None:
-        if objective.dropped and not self._looked_for_dropped:
-            self._looked_for_dropped = True  # once: on an accelerator the host waits for the norms
-            if any(bool(grad.norm()) for grad in objective.dropped):
-                self._messages.give(DROPPED)
+    def _unclipped(self, params: Sequence[Tensor]) -> list[Tensor] | None:
+        """The gradients of the loss, where `.grad` holds clipped ones."""
+        unclipped = self._gradients.unclipped
+        return None if unclipped is None else unclipped.of(params)
 
     def _params(self) -> list[Tensor]:
         return [param for group in self.param_groups for param in group["params"]]

@@ -31,50 +31,50 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         rho = self.max_relative_step
-        require(
-            rho is None or 0.0 < rho < math.inf,
-            f"Invalid max_relative_step value: {rho}. Use None or a positive number such as 0.005.",
-        )
-        require(callable(self.fit), f"Invalid fit: {self.fit!r}. Use a function: cgq.two_point.")
-        require(
-            isinstance(self.max_fits, int) and self.max_fits >= 1,
-            f"Invalid max_fits value: {self.max_fits}. Use a whole number of 1 or more.",
-        )
-        require(
-            self.search is None or callable(self.search),
-            f"Invalid search: {self.search!r}. Use a function like cgq.QuadraticSearch().",
-        )
-        require(
-            0.0 <= self.search_prob <= 1.0,
-            f"Invalid search_prob value: {self.search_prob}. Use a probability from 0 to 1.",
-        )
-        require(
-            0.0 <= self.smoothing < 1.0,
-            f"Invalid smoothing value: {self.smoothing}. Use 0 (none) or a share below 1.",
-        )
-        require(isinstance(self.seed, int), f"Invalid seed: {self.seed!r}. Use a whole number.")
+        use = "Use None or a positive number such as 0.005."
+        require("max_relative_step", rho, rho is None or 0.0 < rho < math.inf, use)
+        require("fit", self.fit, callable(self.fit), "Use a function: cgq.two_point.")
+        whole = isinstance(self.max_fits, int) and self.max_fits >= 1
+        require("max_fits", self.max_fits, whole, "Use a whole number of 1 or more.")
+        usable = self.search is None or callable(self.search)
+        require("search", self.search, usable, "Use a function like cgq.QuadraticSearch().")
+        share = 0.0 <= self.search_prob <= 1.0
+        require("search_prob", self.search_prob, share, "Use a probability from 0 to 1.")
+        share = 0.0 <= self.smoothing < 1.0
+        require("smoothing", self.smoothing, share, "Use 0 (none) or a share below 1.")
+        require("seed", self.seed, isinstance(self.seed, int), "Use a whole number.")
 
     @cached_property
     def rule(self) -> SearchRule:
         """The search: the one given, or the paper's."""
         return self.search or QuadraticSearch(self.fit, self.max_fits)
 
-    @property
+    @cached_property
     def needs_length(self) -> bool:
         """Whether the search asks for |d|²."""
         return getattr(self.rule, "needs_length", False)
 
-    @property
+    @cached_property
     def any_slope(self) -> bool:
         """Whether the search is asked even where the direction climbs."""
         return getattr(self.rule, "any_slope", False)
 
-    @property
+    @cached_property
+    def memory(self) -> dict[str, float]:
+        """First values of the numbers that the search keeps."""
+        return dict(getattr(self.rule, "memory", {}))
+
+    @cached_property
+    def begins_with_two_point(self) -> bool:
+        """Whether a device can make the search's first fit by itself."""
+        return getattr(self.rule, "begins_with_two_point", False)
+
+    @cached_property
     def shrinks_trial(self) -> bool:
         """Whether the first trial is one that shrinks, and not the relative ceiling."""
         return False
 
-    @property
+    @cached_property
     def is_guarded(self) -> bool:
         """Whether a relative ceiling is earned, and loss and share may ask for more searches."""
         return self.max_relative_step is not None and 0.0 < self.search_prob < 1.0
@@ -93,22 +93,15 @@ class ConjugateOptions(SearchOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        momentum, probe = self.momentum, self.probe
-        require(
-            callable(momentum) or (isinstance(momentum, (int, float)) and 0 <= momentum < math.inf),
-            f"Invalid momentum value: {momentum}. Use a rule such as cgq.polak_ribiere, or a "
-            "number of 0 or more.",
-        )
-        require(
-            self.max_momentum >= 0.0,
-            f"Invalid max_momentum value: {self.max_momentum}. Use 0 or more.",
-        )
-        require(
-            probe is None or 0.0 < probe < math.inf,
-            f"Invalid probe value: {probe}. Use None or the length of the first trial step.",
-        )
+        beta, gamma = self.momentum, self.probe
+        use = "Use a rule such as cgq.polak_ribiere, or a number of 0 or more."
+        number = isinstance(beta, (int, float)) and 0 <= beta < math.inf
+        require("momentum", beta, callable(beta) or number, use)
+        require("max_momentum", self.max_momentum, self.max_momentum >= 0.0, "Use 0 or more.")
+        use = "Use None or the length of the first trial step."
+        require("probe", gamma, gamma is None or 0.0 < gamma < math.inf, use)
 
-    @property
+    @cached_property
     def shrinks_trial(self) -> bool:
         return self.max_relative_step is None or self.probe is not None
 
@@ -153,25 +146,20 @@ def with_group(options: ConjugateOptions, said: Group, new: Group) -> ConjugateO
     return replace(options, **new)
 
 
-def checked_group(lr: float | Tensor, weight_decay: float) -> dict[str, float | Tensor]:
+def checked_group(lr: float | Tensor, weight_decay: float) -> Group:
     """What each parameter group sets for itself, as plain numbers that any checkpoint can hold."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
-    require(
-        float(lr) >= 0.0,
-        f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more.",
-    )
-    require(
-        0.0 <= weight_decay < math.inf,
-        f"Invalid weight_decay value: {weight_decay}. Use 0 or more.",
-    )
-    return {
-        "lr": lr if isinstance(lr, Tensor) else float(lr),
-        "weight_decay": float(weight_decay),
-    }
+    if not float(lr) >= 0.0:
+        raise ValueError(
+            f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more."
+        )
+    require("weight_decay", weight_decay, 0.0 <= weight_decay < math.inf, "Use 0 or more.")
+    ceiling = lr if isinstance(lr, Tensor) else float(lr)
+    return {"lr": ceiling, "weight_decay": float(weight_decay)}
 
 
-def require(valid: bool, message: str) -> None:
-    """Raise a `ValueError` with this message, unless all is well."""
+def require(name: str, value: object, valid: bool, cure: str) -> None:
+    """Raise a `ValueError` that names a setting and its cure, unless it is valid."""
     if not valid:
-        raise ValueError(message)
+        raise ValueError(f"Invalid {name} value: {value}. {cure}")

@@ -1,57 +1,73 @@
-"""A search begun on the device: measured ahead of the host, which then looks only once."""
+"""A search on an accelerator: measured ahead of the host, which then looks only once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import cast
 
 import torch
+from torch import Tensor
 
-from cgq.engine.direction import Plan
+from cgq.engine.device import DeviceDirection
+from cgq.engine.direction import Outcome, Plan
+from cgq.engine.step import SearchedStep
 from cgq.rules.parabola import two_point
 from cgq.rules.quadratic_search import BACKTRACK
-from cgq.rules.scalars import Number, as_tensor, choose, is_finite, least, stacked
+from cgq.rules.scalars import Number, as_tensor, choose, is_finite, least, scalar_dtype, stacked
+from cgq.vectors.device import DeviceLine
 
 
-class Measured(NamedTuple):
-    """A plan the host can read, the losses measured so far, and where the parameters stand."""
-
-    plan: Plan
-    losses: dict[float, float]
-    landed: float
-    unused: int
-
-
-def measured_ahead(
-    plan: Plan,
-    phi: Callable[[Number], Number],
-    land: Callable[[Number], Number],
-    device: torch.device,
-    *,
-    twice: bool,
-) -> Measured:
-    """Measure the first trial and, if `twice`, where the search will go next; land; then look.
+class SpeculativeStep(SearchedStep):
+    """A step whose first measurements do not wait for the host.
 
     The host would have to wait for each loss before it could say where the next is measured. So
     the first fit, `two_point`, is made where the losses are, and all is read at once. The search
-    stays with `quadratic_search`, which finds in `losses` what it asks for, or measures further.
-    Where the search ends with the first trial, the second measurement is unused, and both are where
-    the host then sees that there was nothing to search. `land` moves the parameters to where a
-    search that chooses the last trial would take them, and returns the α applied.
+    stays with the rule, which is given the losses it asks for, or measures further. Where it ends
+    with the first trial, the second measurement is unused, and both are where the host then sees
+    that there was nothing to search.
     """
-    # All of them tensors: of a float and a tensor torch makes another quotient than the host.
-    plan = Plan(*(as_tensor(number, device) for number in plan))
-    steps = [plan.trial]
-    losses = [as_tensor(phi(plan.trial), device)]
-    if twice:
-        steps.append(_next_trial(plan, losses[0]))
-        losses.append(as_tensor(phi(steps[1]), device))
-    landed = land(steps[-1])
-    *numbers, landed = stacked(device, *plan, *steps, *losses, landed).tolist()
-    plan = Plan(*numbers[: len(plan)])
-    steps, losses = numbers[len(plan) : -len(losses)], numbers[-len(losses) :]
-    known = dict(zip(steps[::-1], losses[::-1], strict=True))  # at one point, the first counts
-    return Measured(plan, known, landed, len(steps) - len(known))
+
+    def take(self, loss: Tensor | float) -> Outcome:
+        """As on the host; only a search that begins otherwise is waited for."""
+        plan = self._direction.plan(loss, self._objective.rounding)
+        if self._options.begins_with_two_point:
+            return self._measured_ahead(plan, loss)
+        plan = plan.read(self._direction.layout.device)
+        return self._searched(plan, loss) if self._has_line(plan) else self._unsearched(plan)
+
+    def _measured_ahead(self, plan: Plan, loss: Tensor | float) -> Outcome:
+        """Measure the first trial, and perhaps the next; land there; then look."""
+        direction, device = cast(DeviceDirection, self._direction), self._direction.layout.device
+        line = cast(DeviceLine, self._line(plan))
+        # A batch that is lost is measured where it stands: its direction leads to NaN.
+        lost = plan.nil * plan.slope != 0.0
+        direction.withhold(lost)
+        plan = plan._replace(trial=choose(lost, 0.0, plan.trial))
+        # All of them tensors: of a float and a tensor torch makes another quotient than the host.
+        plan = Plan(*(as_tensor(number, device) for number in plan))
+        steps = [plan.trial]
+        losses = [as_tensor(self._phi(line, plan.trial), device)]
+        # A first trial at the ceiling is mostly the last: one wait more costs less then. And in
+        # narrow numbers the device could not say where the host will go.
+        if self._options.shrinks_trial and scalar_dtype(device) == torch.float64:
+            steps.append(_next_trial(plan, losses[0]))
+            losses.append(as_tensor(self._phi(line, steps[1]), device))
+        landed = self._applied(steps[-1], plan)[1] if self._options.smoothing else steps[-1]
+        line.move_to(landed)
+        *numbers, at = stacked(device, *plan, *steps, *losses, landed).tolist()
+        line.stands_at(at)
+        plan = Plan(*numbers[: len(plan)])
+        steps, losses = numbers[len(plan) : -len(losses)], numbers[-len(losses) :]
+        known = dict(zip(steps[::-1], losses[::-1], strict=True))  # at one point, the first counts
+        if not self._has_line(plan):
+            line.move_back()
+            self._objective.end_probes()
+            return self._unsearched(plan)
+        search = self._options.rule(
+            lambda step: known[step] if step in known else float(self._phi(line, step)),
+            self._start(plan, loss),
+        )
+        return self._landed(replace(search, unused=len(steps) - len(known)), plan, line)
 
 
 def _next_trial(plan: Plan, first: Number) -> Number:

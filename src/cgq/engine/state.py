@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import choose
+from cgq.engine.direction import Outcome
 from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.sharding import sharded_like, take_over
 from cgq.vectors.workspace import Workspace
 
 State = MutableMapping[Tensor, dict[str, Any]]
+Groups = list[dict[str, Any]]
 
 # In the parameter groups: the one place that state_dict, pickle and distributed checkpoints all
 # keep. The same in every group, but for step_size.
@@ -31,21 +32,44 @@ NUMBERS: dict[str, float | int] = {
 }
 
 
+RENAMED = {"reach": "direction_bound"}  # in states of older versions
+
+
+def complete(groups: Groups, numbers: Mapping[str, float | int]) -> None:
+    """Give groups that were saved before a number existed, or had its name, what they lack."""
+    for group in groups:
+        for old, new in RENAMED.items():
+            if old in group and new in numbers:
+                group[new] = group.pop(old)
+        group.update({**numbers, **group})
+
+
 def read(group: dict[str, Any], names: Iterable[str]) -> dict[str, float | int]:
     """These numbers of `group`, read off the device where one was left there."""
-    return {name: float_or_int(group[name]) for name in names}
+    values = {name: group[name] for name in names}
+    return {
+        name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()
+    }
 
 
-def float_or_int(number: Any) -> float | int:
-    """The number, waiting for a device if it is there."""
-    value: float | int = number.item() if isinstance(number, Tensor) else number
-    return value
-
-
-def count_skipped(groups: Iterable[dict[str, Any]], skipped: bool | Tensor = True) -> None:
+def count_skipped(groups: Groups, skipped: bool | Tensor = True) -> None:
     """Count a skipped step; a tensor where the host has not looked."""
     for group in groups:
         group["skipped"] = group["skipped"] + skipped
+
+
+def record(outcome: Outcome, groups: Groups, ratios: Sequence[float], counts: bool) -> None:
+    """Write down what came of a step, of which each group took its ratio.
+
+    `counts`: the host knows which steps were skipped; where it does not they count as steps.
+    """
+    count_skipped(groups, outcome.skipped)
+    for ratio, group in zip(ratios, groups, strict=True):
+        group["rejected_fits"] += outcome.search is not None and outcome.search.rejected
+        group["steps"] += not (outcome.skipped is True and counts)
+        group.update(outcome.numbers)
+        if outcome.numbers:
+            group["step_size"] = outcome.numbers["step_size"] * ratio
 
 
 class Residual(NamedTuple):
@@ -129,35 +153,16 @@ class DirectionState(Workspace):
         all_fresh = len(self.fresh) == len(self.layout.params)
         return all_fresh and not any(bool(grad.any()) for grad in grads)
 
-    def new_residual(self, grads: list[Tensor], sign: float, decays: Sequence[float]) -> Residual:
-        """r = -(sign·∇f + decay·θ), with one decay per group."""
-        layout, values = self.layout, self.layout.values()
-        if layout.on_host and any(decays):
-            torch._foreach_copy_(self.scratch.views, values)
-            return self.residual_at_snapshot(grads, sign, decays)
-        if layout.on_host:  # a gathered copy would gain nothing
-            parts = list(layout.parts(grads, self.scratch.views))
-            return Residual(Buffer([], parts, grads), -sign)
-        gathered = self.gradients.of(grads)
-        if gathered is None:
-            torch._foreach_copy_(self.scratch.views, grads)
-        sources = self.scratch if gathered is None else gathered
-        for r, g in zip(self.scratch.blocks, sources.blocks, strict=True):
-            torch.mul(g, -sign, out=r)
-        for section in layout.sections:
-            if decay := decays[section.group]:
-                residuals = section.of(self.scratch.views)
-                torch._foreach_add_(residuals, section.of(values), alpha=-decay)
-        return Residual(self.scratch, 1.0)
-
-    def residual_at_snapshot(
-        self, grads: list[Tensor], sign: float, decays: Sequence[float]
+    def residual_at(
+        self, thetas: list[Tensor], grads: list[Tensor], sign: float, decays: Sequence[float]
     ) -> Residual:
-        """The same, made in the scratch vector from the θ it holds."""
-        for section in self.layout.sections:
-            thetas = section.of(self.scratch.views)
-            torch._foreach_mul_(thetas, -decays[section.group])
-            torch._foreach_add_(thetas, section.of(grads), alpha=-sign)
+        """r = -(sign·∇f + decay·θ), with one decay per group, in the scratch vector."""
+        if thetas is not self.scratch.views:
+            torch._foreach_copy_(self.scratch.views, thetas)
+        for group, members in self.layout.sections:
+            residuals = [self.scratch.views[index] for index in members]
+            torch._foreach_mul_(residuals, -decays[group])
+            torch._foreach_add_(residuals, [grads[index] for index in members], alpha=-sign)
         return Residual(self.scratch, 1.0)
 
     def remember(self, new: Residual, beta: float) -> None:
@@ -170,21 +175,3 @@ class DirectionState(Workspace):
             torch.mul(r, new.scale, out=h)
         for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
             torch.add(h, p, alpha=beta, out=p)
-
-    def remember_unless(self, lost: Tensor, beta: float | Tensor) -> None:
-        """As `remember` for a gathered residual, unless the step is `lost`.
-
-        Neither `lost` nor `beta` is read by the host. What is left out may be NaN: hence `where`
-        and not a factor of zero, but for what was kept and is finite.
-        """
-        factor = choose(lost, 1.0, beta)
-        residuals = self.direction if self.residual is None else self.residual
-        for p, h, r in zip(
-            self.direction.blocks, residuals.blocks, self.scratch.blocks, strict=True
-        ):
-            left_out = lost.to(p.device)
-            if h is p:
-                p.mul_(factor.to(p)).add_(r.masked_fill_(left_out, 0.0))
-            else:
-                torch.where(left_out, h, r, out=h)
-                p.mul_(factor.to(p)).addcmul_(h, (~left_out).to(p))

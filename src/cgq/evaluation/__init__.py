@@ -7,14 +7,12 @@ from cgq.evaluation import rng
 from cgq.evaluation.closure import Closure, loss_value
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import StaleGradients
-from cgq.evaluation.micro_batches import MicroBatches
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.precision import dtypes_behind, rounding
 
 __all__ = [
     "Closure",
     "Environment",
-    "MicroBatches",
     "Objective",
     "StaleGradients",
     "dtypes_behind",

@@ -47,8 +47,8 @@ class ClosureObjective:
         self._values: list[Tensor] = []
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self._gathering: list[nn.Module] = []
+        self._loss: Any = None  # of the first pass, with its graph
         self.runs_backward = False  # known after the first pass
-        self.rounding = 0.0  # likewise
         self.draws_differ = False
         self.uses_callers = False  # gradients, which were there before the first pass
         self.dropped: Sequence[Tensor] = []  # gradients to which it would have added its own
@@ -67,17 +67,20 @@ class ClosureObjective:
                 loss = self._loss_and_gradient(at_hand, given)
             undo.pop_all()
         self._grads = [param.grad for param in self._params]
-        casts = rounding(self._environment.casts)
-        self.rounding = max(self.rounding, self._notes.rounding, casts)
         return loss
+
+    @property
+    def rounding(self) -> float:
+        """The relative error of the loss, as far as the types it passed through tell."""
+        dtypes = dtypes_behind(self._loss, self._params[0].device) | self._environment.casts
+        return max(self._notes.rounding, rounding(dtypes))
 
     def _loss_and_gradient(
         self, at_hand: list[Tensor | None], given: list[Tensor | None]
     ) -> Tensor | float | None:
-        loss = self._call(backward=True)
+        loss = self._loss = self._call(backward=True)
         if loss is not None:
             _check_loss(loss)
-            self.rounding = rounding(dtypes_behind(loss, self._params[0].device))
         if self._has_grads():
             self.runs_backward = not self._takes_backward
             self.dropped = [grad for grad in given if grad is not None]

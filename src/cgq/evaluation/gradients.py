@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -68,3 +68,41 @@ class UnclippedGradients:
 
     def _of(self, param: Tensor) -> Tensor | None:
         return self._values[id(param)] if self._clipped.hold(param) else param.grad
+
+
+class GradientLog:
+    """Whose gradients are in `.grad`, from one step to the next."""
+
+    def __init__(self) -> None:
+        self.stale = StaleGradients([])
+        self.unclipped: UnclippedGradients | None = None
+        self._found: StaleGradients | None = None
+        self._looked_for_dropped = False
+
+    def found(self, params: Sequence[Tensor]) -> None:
+        """What is in `.grad` of new parameters is hardly an accumulation."""
+        self._found = StaleGradients(params)
+
+    def used(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
+        """What is in `.grad` now is no gradient of the next step, unless nobody makes one."""
+        self.stale, self._found = StaleGradients(params, from_caller), None
+        self.unclipped = None
+
+    def were_found(self, params: Sequence[Tensor]) -> bool:
+        """Whether gradients are there of before the optimizer was made."""
+        return self._found is not None and any(map(self._found.hold, params))
+
+    def are_missed(self, dropped: Sequence[Tensor]) -> bool:
+        """Whether gradients that do not count are worth a word; looked at once.
+
+        On an accelerator the host waits for the norms.
+        """
+        if not dropped or self._looked_for_dropped:
+            return False
+        self._looked_for_dropped = True
+        return any(bool(grad.norm()) for grad in dropped)
+
+    def clipping(self, params: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Keep the gradients that a block is about to change."""
+        self.unclipped = self.unclipped or UnclippedGradients()
+        return self.unclipped.kept(params)

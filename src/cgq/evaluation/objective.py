@@ -29,8 +29,9 @@ class Objective(Protocol):
     runs_backward: bool
     """Whether every evaluation pays for a gradient; known after the first pass."""
 
-    rounding: float
-    """The relative error of the loss, as far as its types tell; known after the first pass."""
+    @property
+    def rounding(self) -> float:
+        """The relative error of the loss, as far as its types tell; known after the first pass."""
 
     draws_differ: bool
     """Whether a probe drew other random numbers than the first pass."""

@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from cgq.cgq import CGQ
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.state import count_skipped
-from cgq.evaluation.micro_batches import MicroBatches
+from cgq.hosts.micro_batches import MicroBatches
 from cgq.hosts.patching import patched
 
 ADAMS_RATE = next(f.default for f in fields(TrainingArguments) if f.name == "learning_rate")

@@ -20,7 +20,7 @@ from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.state import count_skipped
 from cgq.evaluation.closure import Closure
 from cgq.evaluation.gradients import StaleGradients
-from cgq.evaluation.micro_batches import MicroBatches
+from cgq.hosts.micro_batches import MicroBatches
 
 
 class RepeatsPasses(SearchOptimizer):

@@ -38,18 +38,6 @@ def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor
     return numbers, params
 
 
-class Section(NamedTuple):
-    """The parameters of one group on one device: what a foreach kernel can move at once."""
-
-    group: int
-    device: torch.device
-    members: list[int]
-
-    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Its share of `tensors`, one per parameter of the layout."""
-        return [tensors[index] for index in self.members]
-
-
 class Span(NamedTuple):
     """Neighbours in one block that belong to one group and are handled by one kernel."""
 
@@ -88,7 +76,8 @@ class Layout:
         places: dict[tuple[int, torch.device], list[int]] = {}
         for index, (param, group) in enumerate(zip(self.params, self.groups, strict=True)):
             places.setdefault((group, param.device), []).append(index)
-        self.sections = [Section(*place, members) for place, members in places.items()]
+        # The parameters of one group on one device: what a foreach kernel can move at once.
+        self.sections = [(group, members) for (group, _), members in places.items()]
         self.spans: list[Span] = []
         self.sizes: list[int] = []
         self._kinds: list[tuple[torch.device, torch.dtype]] = []

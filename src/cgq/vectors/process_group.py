@@ -36,9 +36,7 @@ class Ranks:
 
     def refuse_join(self, modules: Iterable[nn.Module]) -> None:
         """Raise where a rank without data would leave the others waiting in a search."""
-        if not self.several:
-            return
-        for module in modules:
+        for module in modules if self.several else ():
             join = module._join_config if isinstance(module, DistributedDataParallel) else None
             if join is not None and join.enable and not join.throw_on_early_termination:
                 raise RuntimeError(
@@ -59,8 +57,5 @@ class Ranks:
 
     def agreed(self, numbers: Sequence[Number], device: torch.device) -> list[Number]:
         """The mean of each number, with one collective: floats on the host, elsewhere unread."""
-        on_host = scalars.is_host(device)
-        if not self.several:
-            return [float(number) for number in numbers] if on_host else list(numbers)
         means = self.mean(scalars.stacked(device, *numbers))
-        return means.tolist() if on_host else list(means.unbind())
+        return means.tolist() if scalars.is_host(device) else list(means.unbind())

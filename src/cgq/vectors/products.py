@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import Number, scalar_dtype, times
+from cgq.rules.scalars import Number, times
 from cgq.vectors.layout import Layout
 
 # So much is widened to float64 at a time, where float32 does not reach.
 PIECE = 1 << 18
-# What would round a sum to 8 or 11 bits.
-NARROW = torch.bfloat16, torch.float16
 
 Dots = dict[tuple[str, str], list[Any]]
 """Products of each span, without the scales, by the names of the two vectors."""
@@ -48,35 +46,20 @@ class Vector:
         share_products([(self, other)])
         dots = self._dots[_pair(self, other)]
         if weights is not None:
-            dots = [
-                times(weights[span.group], dot)
-                for span, dot in zip(self.layout.spans, dots, strict=True)
-            ]
-        several = len(dots) > 1 and not self.layout.on_host
-        total = torch.stack(dots).sum() if several else sum(dots[1:], dots[0])
-        return times(self.scale * other.scale, total)
+            spans = zip(self.layout.spans, dots, strict=True)
+            dots = [times(weights[span.group], dot) for span, dot in spans]
+        return times(self.scale * other.scale, self._total(dots))
 
     def length(self) -> Number:
-        """The root of the product with itself.
-
-        On an accelerator it costs less than the product, and is of the vector's own dtype, or of
-        float32 if that is wider, where one kernel gives all of it.
-        """
-        is_one = len(self.layout.spans) == 1 and self.layout.reduce is None
-        if self.layout.on_host or not is_one:
-            return (self @ self) ** 0.5
-        (part,) = self.parts()
-        return times(abs(self.scale), _length(part))
+        """The root of the product with itself."""
+        return (self @ self) ** 0.5
 
     def _dots_with(self, other: Vector) -> list[Any]:
-        """The products of each span, of this rank: floats, or tensors on one device."""
-        device, dtype = self.layout.device, scalar_dtype(self.layout.device)
-        if other is self and not self.layout.on_host:  # the host launches a norm faster
-            return [_length(a).to(device, dtype).square() for a in self.parts()]
-        pairs = zip(self.parts(), other.parts(), strict=True)
-        if self.layout.on_host:
-            return [_dot_on_host(a, b) for a, b in pairs]
-        return [_dot(a, b).to(device, dtype) for a, b in pairs]
+        """The products of each span, of this rank."""
+        return [_wide_dot(a, b) for a, b in zip(self.parts(), other.parts(), strict=True)]
+
+    def _total(self, dots: list[Any]) -> Number:
+        return sum(dots[1:], dots[0])
 
 
 def share_products(pairs: Iterable[tuple[Vector, Vector]]) -> None:
@@ -101,22 +84,20 @@ def _pair(a: Vector, b: Vector) -> tuple[str, str]:
     return (a.name, b.name) if a.name <= b.name else (b.name, a.name)
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype != b.dtype or a.dtype in NARROW:
-        wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-        a, b = a.to(wide), b.to(wide)
-    return torch.dot(a, b)
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Their product, summed in float32 at least: narrower sums have 8 or 11 bits."""
+    wide = widened(torch.promote_types(a.dtype, b.dtype))
+    return torch.dot(a.to(wide), b.to(wide))
 
 
-def _length(a: Tensor) -> Tensor:
-    wide = torch.float32 if a.dtype in NARROW else a.dtype
-    length: Tensor = torch.linalg.vector_norm(a, dtype=wide)
-    return length
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to sum in."""
+    return torch.promote_types(dtype, torch.float32)
 
 
-def _dot_on_host(a: Tensor, b: Tensor) -> float:
-    dot = _dot(a, b).item()
-    if dot == 0.0 or not math.isfinite(dot):  # perhaps only out of range
+def _wide_dot(a: Tensor, b: Tensor) -> float:
+    product = dot(a, b).item()
+    if product == 0.0 or not math.isfinite(product):  # perhaps only out of range
         pieces = zip(torch.split(a, PIECE), torch.split(b, PIECE), strict=True)
-        dot = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
-    return dot
+        product = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
+    return product

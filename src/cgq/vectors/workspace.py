@@ -45,8 +45,6 @@ class Contiguous:
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
-        if self._layout.on_host:  # where nothing is gathered anyway
-            return None
         places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
         if places != self._places:
             self._places, self._found = places, self._buffer(tensors)

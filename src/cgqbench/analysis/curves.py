@@ -1,0 +1,62 @@
+"""Records → curves: a metric over the epochs, as mean and spread over the seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cgqbench.analysis.spread import statistic
+from cgqbench.analysis.summary import counted
+from cgqbench.records.reading import Run
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and spread; the first value is that of epoch 1, None where nothing was recorded."""
+
+    mean: list[float | None]
+    spread: list[float | None]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return all(value is None for value in self.mean)
+
+
+def curve(runs: Sequence[Run], metric: str) -> Curve:
+    """A metric over the epochs that all runs have reached.
+
+    If every seed diverged, the curve leads to the epoch before the first of them did.
+    """
+    drawn = _drawn(runs)
+    length = min((len(run.epochs) for run in drawn), default=0)
+    points = [statistic([run.epochs[at].get(metric) for run in drawn]) for at in range(length)]
+    return Curve(
+        [None if point is None else point.mean for point in points],
+        [None if point is None else point.spread for point in points],
+    )
+
+
+def seconds(runs: Sequence[Run]) -> list[float]:
+    """The training seconds spent by the end of each epoch, mean over seeds; empty if unknown."""
+    clocks = [epoch_seconds(run) for run in _drawn(runs)]
+    reached = min((len(clock) for clock in clocks), default=0)
+    total, elapsed = 0.0, []
+    for epoch in range(1, reached + 1):
+        found = [clock[epoch] for clock in clocks if epoch in clock]
+        if len(found) < len(clocks):
+            return []
+        total += statistics.fmean(found)
+        elapsed.append(total)
+    return elapsed
+
+
+def epoch_seconds(run: Run) -> dict[int, float]:
+    """The training seconds of each epoch; an epoch run again after a resume counts as last run."""
+    found = {line["epoch"]: line.get("train_seconds") for line in run.times}
+    return {epoch: value for epoch, value in found.items() if value is not None}
+
+
+def _drawn(runs: Sequence[Run]) -> list[Run]:
+    return counted(runs) or [run for run in runs if run.epochs]

@@ -1,0 +1,146 @@
+"""What the commands do with cells: check everything, run what is left, show what came out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cgqbench.cli.progress import followed
+from cgqbench.experiments.cell import Cell, task_of
+from cgqbench.methods import chosen
+from cgqbench.methods.schedules import Budget
+from cgqbench.output.outcome import write_outcome
+from cgqbench.records.identity import record_path
+from cgqbench.records.record import Record, RecordError
+from cgqbench.tasks.task import Task
+from cgqbench.tasks.task_file import try_out
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.engines import ENGINES
+from cgqbench.training.runner import Conditions, check_same
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the cells of a command are run."""
+
+    out: Path
+    resume: bool
+    restart: bool
+    jobs: int | None
+    threads: int
+    device: str
+    engine: str
+    tensorboard: bool
+    fast: bool
+    graphs: bool
+
+    def cells(self, cells: Sequence[Cell]) -> None:
+        """Run cells, then show and write what came out."""
+        if self.engine not in ENGINES:
+            raise ValueError(f"There is no engine {self.engine!r}. Choose from: local, ray.")
+        console = Console()
+        device = device_of(self.device)
+        conditions = Conditions(
+            self.out / "records",
+            device,
+            self.threads,
+            self.resume,
+            command_line(),
+            self.out / "tensorboard" if self.tensorboard else None,
+            self.fast,
+            self.graphs,
+        )
+        arithmetic = Arithmetic(torch.device(device), self.fast)
+        left = self._unfinished(cells, arithmetic)
+        if len(left) < len(cells):
+            console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
+        try:
+            events = ENGINES[self.engine](left, conditions, jobs)
+            failed = followed(events, len(left), console)
+        except KeyboardInterrupt:
+            console.print("Stopped. The same command with --resume goes on from here.")
+            raise typer.Exit(130) from None
+        for cell, reason in failed.items():
+            console.rule(escape(cell.name), style="red")
+            console.print(escape(reason), soft_wrap=True)
+        if len(failed) < len(cells):
+            write_outcome(self.out / "records", self.out, console)
+        if failed:
+            raise typer.Exit(1)
+
+    def _unfinished(self, cells: Sequence[Cell], arithmetic: Arithmetic) -> list[Cell]:
+        """The cells left to do. Whatever can be wrong is found before anything is run or lost."""
+        tasks: dict[tuple[str, str, str | None], Task] = {}
+        for cell in cells:
+            problem = cell.dataset, cell.network, cell.task
+            if problem not in tasks:
+                tasks[problem] = _tried_out(cell)
+            if cell.seed == cells[0].seed:  # the others differ in nothing that could be wrong
+                method = chosen(cell.method, cell.network)
+                method.optimizer(tasks[problem].model(), Budget(cell.epochs, 1), cell.seed)
+        with ExitStack() as held:
+            left = []
+            for cell in cells:
+                task = tasks[cell.dataset, cell.network, cell.task]
+                record = held.enter_context(Record(record_path(cell, self.out / "records")))
+                if self.restart or not record.lines:
+                    left.append((cell, record))
+                elif record.ended:
+                    check_same(cell, task, record, arithmetic)
+                    record.checkpoint.unlink(missing_ok=True)  # killed after its last line
+                elif self.resume:
+                    left.append((cell, record))
+                else:
+                    raise RecordError(
+                        f"{record.path} is unfinished ({record.epochs} of {cell.epochs} epochs). "
+                        "Add --resume to continue, or --restart to begin again."
+                    )
+            if self.restart:
+                for _, record in left:
+                    record.restart()
+            return [cell for cell, _ in left]
+
+
+def _tried_out(cell: Cell) -> Task:
+    task = task_of(cell)
+    if cell.task is not None:
+        try_out(task, Path(cell.task), cell.batch_size)
+    return task
+
+
+def device_of(name: str) -> str:
+    """The device that a name means here; one that is not there is refused."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"Device {name!r} cannot be used: {reason} Try --device cpu.") from None
+    return name
+
+
+def command_line() -> str:
+    """The command that makes these records, whether it was interrupted or not."""
+    return " ".join(["cgq", *(word for word in sys.argv[1:] if word not in ("--resume",))])
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Show errors that name their cure as a sentence, not as a traceback."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, RecordError) as error:
+        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from None

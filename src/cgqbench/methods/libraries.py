@@ -1,0 +1,97 @@
+"""How the optimizers of other libraries are made: one function each, imported where it is used.
+
+The keyword arguments of a function are the settings a user may give after the method's name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from torch import nn
+from torch.optim import Optimizer
+
+from cgqbench.methods.optimizers import Factory, sgd
+from cgqbench.methods.schedules import Budget
+
+
+def lookahead(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    k: int = 5,
+    alpha: float = 0.5,
+) -> Optimizer:
+    """Lookahead over SGD."""
+    from pytorch_optimizer import Lookahead
+
+    fast = sgd(model, budget, seed, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return Lookahead(fast, k=k, alpha=alpha)
+
+
+def cocob(
+    model: nn.Module, budget: Budget, seed: int, *, alpha: float = 100.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """COCOB, which bets on coins."""
+    from parameterfree import COCOB
+
+    return COCOB(model.parameters(), alpha=alpha, weight_decay=weight_decay)
+
+
+def schedulefree_sgd(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    warmup_steps: int = 0,
+) -> Optimizer:
+    """Schedule-Free SGD."""
+    from schedulefree import SGDScheduleFree
+
+    optimizer = SGDScheduleFree(
+        model.parameters(), lr, momentum, weight_decay=weight_decay, warmup_steps=warmup_steps
+    )
+    optimizer.train()  # it starts in the other mode
+    return optimizer
+
+
+def schedulefree_adamw(
+    model: nn.Module,
+    budget: Budget,
+    seed: int,
+    *,
+    lr: float,
+    weight_decay: float = 0.0,
+    warmup_steps: int = 0,
+) -> Optimizer:
+    """Schedule-Free AdamW."""
+    from schedulefree import AdamWScheduleFree
+
+    optimizer = AdamWScheduleFree(
+        model.parameters(), lr, weight_decay=weight_decay, warmup_steps=warmup_steps
+    )
+    optimizer.train()  # it starts in the other mode
+    return optimizer
+
+
+def _tuning_free(library: str, name: str) -> Factory:
+    """An optimizer that finds its rate, on which `lr` is a factor."""
+
+    def make(
+        model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
+    ) -> Optimizer:
+        kind = getattr(import_module(library), name)
+        return kind(model.parameters(), lr=lr, weight_decay=weight_decay)
+
+    return make
+
+
+prodigy = _tuning_free("prodigyopt", "Prodigy")
+dadaptation = _tuning_free("dadaptation", "DAdaptAdam")
+dog = _tuning_free("dog", "DoG")

@@ -1,0 +1,1 @@
+"""From numbers to what is looked at: tables, figures and the page."""

@@ -1,0 +1,86 @@
+"""Records → the paper's figures, as PNG files. Nothing here trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.costs import costs
+from cgqbench.analysis.findings import Findings
+from cgqbench.output.figures.any_rate import any_rate
+from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
+from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
+from cgqbench.output.figures.dynamics import dynamics
+from cgqbench.output.figures.landscape import landscape
+from cgqbench.output.figures.momentum import ablation_momentum
+from cgqbench.output.figures.probability import ablation_probability
+from cgqbench.output.figures.run_time import run_time
+
+Drawing = Callable[[Comparison, Path], Path]
+
+ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {
+    "figure3a": (ablation_momentum, {"momentum"}),
+    "figure3b": (ablation_probability, {"search_prob"}),
+    "figure3c": (ablation_bounds, BOUNDS),
+    "any_rate": (any_rate, {"lr"}),
+    "ceiling": (ceiling, VARIED),
+}
+"""The figure that an ablation's experiment is drawn as, and the settings that it varies."""
+
+TOGETHER: dict[str, Callable[[Sequence[Comparison], Path], Path]] = {"ceiling": ceilings}
+"""The ablations whose problems share one file, a panel for each."""
+
+
+def every_figure(found: Findings, destination: Path) -> list[Path]:
+    """Draw all that the records allow; the files written."""
+    written: list[Path] = []
+    shared: dict[str, list[Comparison]] = {}
+    for comparison in found.comparisons:
+        if comparison.problem.experiment in TOGETHER and ablation(comparison):
+            shared.setdefault(comparison.problem.experiment, []).append(comparison)
+            continue
+        for kind, draw in _drawings(comparison).items():
+            name = f"{comparison.problem.experiment}-{comparison.name}"
+            written.append(draw(comparison, _free(destination, name, kind, written)))
+    for experiment, compared in shared.items():
+        path = _free(destination, experiment, "", written)
+        written.append(TOGETHER[experiment](compared, path))
+    for one in found.searches:
+        path = _free(destination, f"landscape-{one.title}", "", written)
+        written.append(landscape(one, path))
+    return written
+
+
+def ablation(comparison: Comparison) -> Drawing | None:
+    """The figure of an ablation, if that is what was run and there is anything to draw."""
+    draw, varied = ABLATIONS.get(comparison.problem.experiment, (None, set()))
+    found = any(
+        varied <= comparison.settings(method).keys() and any(run.epochs for run in group)
+        for method, group in comparison.methods.items()
+    )
+    return draw if found else None
+
+
+def _drawings(comparison: Comparison) -> dict[str, Drawing]:
+    """The figures of a comparison, by what is added to their names."""
+    draw = ablation(comparison)
+    if draw is not None:
+        return {"": draw}
+    found: dict[str, Drawing] = {}
+    if any(run.epochs for run in comparison.runs):
+        found["-dynamics"] = dynamics
+    if costs(comparison):
+        found["-run_time"] = run_time
+    return found
+
+
+def _free(folder: Path, name: str, kind: str, taken: list[Path]) -> Path:
+    """A path that no other figure has, short enough for every file system."""
+    stem = re.sub(r"[^\w.+=]+", "-", name.lower())[:80].strip("-.")
+    path, number = folder / f"{stem}{kind}.png", 1
+    while path in taken:
+        number += 1
+        path = folder / f"{stem}-{number}{kind}.png"
+    return path

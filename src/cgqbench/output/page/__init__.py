@@ -1,0 +1,1 @@
+"""One self-contained HTML page: its template, its script, and what they are filled with."""

@@ -1,0 +1,189 @@
+"""One cell from start to end: its record, its checkpoints, and where it continues."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cgqbench.experiments.cell import Cell, task_of
+from cgqbench.methods import chosen
+from cgqbench.records.identity import identity_of, record_path, refuse_differences
+from cgqbench.records.machine import hardware, versions
+from cgqbench.records.record import Line, Record, RecordError
+from cgqbench.tasks.task import Task
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.epoch import train_epoch
+from cgqbench.training.evaluation import all_finite, evaluated
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner, parameter_count
+from cgqbench.training.meter import BatchProgress
+from cgqbench.training.tensorboard_log import tensorboard_log
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how cells are run; none of it is part of what a cell is."""
+
+    records: Path
+    device: str = "cpu"
+    threads: int = 1
+    resume: bool = False
+    command: str = ""
+    tensorboard: Path | None = None
+    fast: bool = False
+    graphs: bool = True
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How passes are computed."""
+        return Arithmetic(torch.device(self.device), self.fast)
+
+
+Tell = Callable[[BatchProgress | Line], None]
+
+
+def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
+    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row."""
+    with Record(record_path(cell, conditions.records)) as record:
+        task = task_of(cell)
+        if record.ended:
+            check_same(cell, task, record, conditions.arithmetic)
+            return
+        arithmetic = conditions.arithmetic
+        arithmetic.set_up(conditions.threads)
+        feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
+        graphs = conditions.graphs and arithmetic.device.type == "cuda"
+        learner = Learner(cell, task, feed, arithmetic, graphs=graphs)
+        header = header_of(learner, conditions)
+        done = _continued(record, header, learner, conditions.resume)
+        if not record.lines:
+            record.append(header)
+        with tensorboard_log(conditions.tensorboard, cell) as log:
+            for row in record.lines[1:]:
+                log(row)
+            while done < cell.epochs and not _diverged(record):
+                done += 1
+                row = _epoch(learner, record, done, tell)
+                log(row)
+                tell(row)
+        record.append(_end(record))
+        record.checkpoint.unlink(missing_ok=True)
+
+
+def header_of(learner: Learner, conditions: Conditions) -> Line:
+    """A record's first line: what the cell is, and what it was run on."""
+    cell, device = learner.cell, torch.device(conditions.device)
+    return {
+        "kind": "cell",
+        **identity_of(cell, learner.task),
+        "label": chosen(cell.method, cell.network).label,
+        "parameters": parameter_count(learner.model),
+        "batches": len(learner.feed),
+        "device": device.type,
+        "hardware": hardware(device),
+        "arithmetic": conditions.arithmetic.name,
+        "threads": conditions.threads,
+        "versions": versions(),
+        "command": conditions.command,
+    }
+
+
+def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -> None:
+    """Refuse a record of another cell, or of another arithmetic, under the same name."""
+    wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name}
+    refuse_differences(record.path, record.header or {}, wanted)
+
+
+def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
+    """Train, evaluate and record one epoch.
+
+    The checkpoint, which holds the row, comes first: whatever happens between the two, the row
+    can be written, and nothing is trained twice.
+    """
+    began = time.perf_counter()
+    trained = train_epoch(learner, epoch, tell)
+    trained_at = time.perf_counter()
+    tested = evaluated(learner, epoch)
+    ended = time.perf_counter()
+    if not all_finite(learner.model):
+        tested["test_loss"] = None
+    row = {"kind": "epoch", "epoch": epoch, **trained, **tested}
+    times = {
+        "epoch": epoch,
+        "train_seconds": round(trained_at - began, 4),
+        "evaluation_seconds": round(ended - trained_at, 4),
+    }
+    _save(record.checkpoint, {"row": row, "times": times, "learner": learner.state_dict()})
+    record.append(row)
+    record.append_time(times)
+    return row
+
+
+def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> int:
+    """Bring the learner to where the record stands; how many epochs are done."""
+    if not record.lines:
+        return 0
+    if not resume:
+        raise RecordError(
+            f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
+            "or --restart to begin again."
+        )
+    refuse_differences(record.path, record.header or {}, header)
+    if not record.checkpoint.exists():
+        if record.epochs:
+            raise RecordError(
+                f"{record.checkpoint} is missing, so {record.path} cannot be continued. Add "
+                "--restart to begin again."
+            )
+        return 0
+    try:
+        place = learner.arithmetic.device
+        saved = torch.load(record.checkpoint, weights_only=True, map_location=place)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise RecordError(
+            f"{record.checkpoint} is no whole checkpoint of numbers, so {record.path} cannot be "
+            "continued. Add --restart to begin again."
+        ) from error
+    row: Line = saved["row"]
+    if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
+        record.append(row)
+        record.append_time(saved["times"])
+    elif row["epoch"] != record.epochs:
+        raise RecordError(
+            f"{record.checkpoint} is of epoch {row['epoch']}, {record.path} holds "
+            f"{record.epochs}. Add --restart to begin again."
+        )
+    learner.load_state_dict(saved["learner"])
+    return record.epochs
+
+
+def _diverged(record: Record) -> bool:
+    """Whether the last epoch came to nothing; a batch that its method left out is no harm."""
+    row = record.lines[-1]
+    if row["kind"] != "epoch":
+        return False
+    return row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"])
+
+
+def _end(record: Record) -> Line:
+    if _diverged(record):
+        reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
+        return {"kind": "end", "status": "diverged", "reason": reason}
+    return {"kind": "end", "status": "finished"}
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    """Put a checkpoint in the place of the last one in a single, durable move."""
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
