@@ -187,3 +187,36 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
         optimizer.step(lambda: sum((weight - 1.0).square().sum() for weight in weights))
         assert (optimizer.last_search is not None) >= (search_prob == 1.0)
         assert len(collectives) == step
+
+
+@pytest.mark.parametrize(
+    "accelerator",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True, reason="where a span ends depends on the sizes of this rank's shards"
+            ),
+        ),
+    ],
+)
+def test_every_rank_sends_as_many_numbers(
+    accelerator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a collective would wait for ever, or add what does not belong together."""
+    monkeypatch.setattr("cgq.vectors.layout.GATHERED", 7)
+    if accelerator:
+        as_accelerator(monkeypatch)
+    sent = []
+
+    def reduce(parts: list[Any]) -> list[Any]:
+        sent[-1].append(len(parts))
+        return parts
+
+    for shards in ([4, 4, 1, 1], [4, 3, 0, 0], [0, 0, 0, 0]):
+        sent.append([])
+        x = vector([torch.ones(size) for size in shards], reduce=reduce)
+        share_all_products(x)
+        assert float(x @ x) == sum(shards)
+    assert sent[0] == sent[1] == sent[2]
