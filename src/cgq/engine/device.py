@@ -23,6 +23,8 @@ from cgq.vectors.products import Dots, Vector, share_all_products
 class DeviceDirection(Direction):
     """A direction that a device follows, or does not, without asking the host."""
 
+    vector = DeviceVector
+
     @abstractmethod
     def withhold(self, lost: Tensor) -> None:
         """Go nowhere if the batch is `lost`, which the host does not read."""
@@ -47,8 +49,6 @@ class DeviceDirection(Direction):
 
 class DeviceConjugate(DeviceDirection, Conjugate):
     """The conjugate direction, with the residual gathered in the scratch vector."""
-
-    vector = DeviceVector
 
     def _new_residual(self) -> Residual:
         state, gathered = self._state, self._state.gradients.of(self._grads)
@@ -110,7 +110,6 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
     """The update of a base that is given zeros for a gradient that is not finite."""
 
-    vector = DeviceVector
     is_lost = False  # as far as the host knows
 
     def _gradient_parts(self) -> Callable[[], Any]:
