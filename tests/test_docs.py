@@ -45,8 +45,8 @@ def test_every_method_is_documented():
 
 
 def test_options_and_defaults_are_those_of_the_signature():
-    page = (ROOT / "README.md").read_text()
-    table = page.partition("## Options\n")[2].partition("\n\nInstead")[0]
+    page = (ROOT / "docs" / "options.md").read_text()
+    table = page.partition("# Options\n")[2].partition("\n\nWhat follows")[0]
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", table, re.MULTILINE)
     parameters = list(inspect.signature(CGQ).parameters.values())[1:]
     assert [name for name, _ in rows] == [parameter.name for parameter in parameters]
