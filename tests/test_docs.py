@@ -61,3 +61,24 @@ def test_every_option_is_explained():
     told = page.partition("What follows")[2]
     names = list(inspect.signature(CGQ).parameters)[1:]
     assert [name for name in names if f"`{name}`" not in told] == []
+
+
+# A file, and perhaps what is in it: `rules/trial.py`, `coin`.
+PLACE = re.compile(r"`((?:\w+/)*\w+\.py)`(?:, `([\w.]+)`)?")
+
+
+def places() -> list[tuple[str, str]]:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    return sorted(set(PLACE.findall(page)))
+
+
+@pytest.mark.parametrize(("file", "definition"), places())
+def test_what_the_architecture_names_is_there(file, definition):
+    source = ROOT / "src" / ("" if file.startswith("cgqbench/") else "cgq")
+    code = (source / file).read_text()
+    for name in filter(None, definition.split(".")):
+        assert re.search(rf"^ *(def |class )?{name}\b *[:=(\[]", code, re.MULTILINE), name
+
+
+def test_there_are_places_to_test():
+    assert len(places()) >= 50
