@@ -34,7 +34,7 @@ class DeviceDirection(Direction):
         """Take the plan's trial, unless the batch is `lost`."""
 
     def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
-        """Move by the average step; what is not finite is left out by the device."""
+        """Move by the average step; the device skips it where something is not finite."""
         plan = self.average_plan(loss)
         lost = plan.nil != 0.0
         plan = plan._replace(trial=plan.trial.nan_to_num_(nan=0.0, posinf=0.0))
@@ -82,7 +82,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         DeviceLine(self._state, self._along_new(plan)).move_to(plan.trial)
 
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        """What is left out may be NaN: hence `where`; a zero factor is for what is kept only."""
+        """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
         state = self._state
         factor = choose(lost, 1.0, plan.beta)
         residuals = state.direction if state.residual is None else state.residual

@@ -15,7 +15,7 @@ MARGIN = 0.01
 
 
 def chance_loss(header: Line) -> float | None:
-    """The cross-entropy H of guessing by frequency: ln C for C balanced classes, or tokens of a text.
+    """The cross-entropy H of guessing by frequency: ln C for C balanced classes, or tokens.
 
     None for a task of the user's own, whose classes nobody has counted.
 
