@@ -19,7 +19,7 @@ HOSTS = {
     "lightning_passes.py": {"lightning"},
     "lightning_strategy.py": {"lightning"},
     "step_monitor.py": {"lightning"},
-    "unnoticed.py": {"lightning", "torchmetrics"},
+    "silent.py": {"lightning", "torchmetrics"},
     "huggingface.py": {"accelerate", "transformers"},
     "skorch.py": {"skorch"},
     "timm.py": {"timm"},

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cgq.rules.momentum import Rule
-from cgq.rules.parabola import Fit
+from cgq.rules.momentum import Rule, polak_ribiere
+from cgq.rules.parabola import Fit, two_point
 from cgq.rules.quadratic_search import QuadraticSearch
 from cgq.rules.search import SearchRule
 
@@ -47,13 +47,13 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 class SearchOptions:
     """How an optimizer searches. One line runs through all groups, so these are one for all."""
 
-    max_relative_step: float | None
-    fit: Fit
-    max_fits: int
-    search: SearchRule | None
-    search_prob: float
-    smoothing: float
-    seed: int
+    max_relative_step: float | None = None
+    fit: Fit = two_point
+    max_fits: int = 3
+    search: SearchRule | None = None
+    search_prob: float = 1.0
+    smoothing: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name, (valid, cure) in CHECKS.items():
@@ -101,12 +101,12 @@ class SearchOptions:
 class ConjugateOptions(SearchOptions):
     """Those, and how CGQ's direction is made."""
 
-    momentum: Rule | float
-    max_momentum: float
-    nesterov: bool
-    decoupled_weight_decay: bool
-    probe: float | None
-    maximize: bool
+    momentum: Rule | float = polak_ribiere
+    max_momentum: float = 0.8
+    nesterov: bool = False
+    decoupled_weight_decay: bool = False
+    probe: float | None = None
+    maximize: bool = False
 
     @cached_property
     def shrinks_trial(self) -> bool:

@@ -86,11 +86,11 @@ class SearchRule(Protocol):
 
     It is asked where the slope is negative. A step of 0.0 after trials means that none could be
     taken: the optimizer step is skipped. Three attributes are optional. `needs_length = True` asks
-    for the length of d, squared. `any_slope = True`: it is asked even where the direction
-    climbs; else `CGQ` restarts from steepest descent there, and `LineSearch` takes the average
+    for the length of d, squared. `any_slope = True`: it is asked even where the direction climbs;
+    else `ConjugateDescent` restarts from steepest descent there, and `LineSearch` takes the average
     step. `memory` holds first values of the numbers that the search keeps from batch to batch.
 
-    >>> from cgq import CGQ
+    >>> from cgq import ConjugateDescent
     >>> def halving(phi, start):
     ...     steps, losses = [start.trial], [phi(start.trial)]
     ...     while losses[-1] >= start.loss and len(steps) < 10:
@@ -100,10 +100,10 @@ class SearchRule(Protocol):
     ...     return Search(start.loss, start.slope, math.nan, tuple(steps), tuple(losses),
     ...                   step_size=steps[-1] if accepted else 0.0, accepted=accepted, capped=False)
     >>> weight = torch.nn.Parameter(torch.ones(3))
-    >>> optimizer = CGQ([weight], search=halving)
+    >>> optimizer = ConjugateDescent([weight], search=halving)
     >>> loss = optimizer.step(lambda: 10 * weight.square().sum())
-    >>> optimizer.last_search.trial_steps
-    (0.1, 0.05)
+    >>> optimizer.last_search.evaluations
+    2
     """
 
     def __call__(self, phi: Phi, start: Start, /) -> Search: ...
