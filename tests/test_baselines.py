@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from test_accelerator import as_accelerator
 from torch import Tensor, nn
 
-from cgq import Search
+from cgq import CGQ, Search, Start
 from cgqbench.methods.baselines import PAL, Armijo
-from cgqbench.methods.baselines.armijo import FALLBACK, backtracking_search
-from cgqbench.methods.baselines.line_search import LineSearch, Start
-from cgqbench.methods.baselines.pal import parabolic_search
+from cgqbench.methods.baselines.armijo import FALLBACK, BacktrackingSearch
+from cgqbench.methods.baselines.pal import ParabolicSearch
 
 Loss = Callable[[], Tensor]
-Make = Callable[[Any], LineSearch]
+Make = Callable[[Any], CGQ]
 
 
 def armijo(params: Any, **options: Any) -> Armijo:
@@ -31,7 +31,7 @@ def armijo(params: Any, **options: Any) -> Armijo:
 BOTH = pytest.mark.parametrize("make", [armijo, PAL], ids=["armijo", "pal"])
 
 
-def searched(optimizer: LineSearch) -> Search:
+def searched(optimizer: CGQ) -> Search:
     assert optimizer.last_search is not None
     return optimizer.last_search
 
@@ -157,24 +157,18 @@ def test_armijo_falls_back_to_a_tiny_step() -> None:
 
 def test_armijo_backs_off_from_trials_that_are_not_finite() -> None:
     losses = {4.0: math.nan, 2.0: -math.inf, 1.0: math.inf, 0.5: 0.1}
-    start = Start(1.0, -1.0, torch.float64)
-    found = backtracking_search(
-        losses.__getitem__, start, trial=4.0, c=0.1, backtrack=0.5, max_backtracks=9, ceiling=10.0
-    )
+    search = BacktrackingSearch(4.0, growth=1.5, c=0.1, backtrack=0.5, max_backtracks=9)
+    start = Start(1.0, -1.0, trial=0.1, ceiling=10.0, memory=search.memory)
+    found = search(losses.__getitem__, start)
     assert (found.step_size, found.accepted, found.evaluations) == (0.5, True, 4)
+    assert found.memory == {"next_trial": 0.75}
 
 
 def test_armijo_asks_for_no_decrease_below_the_precision_of_the_loss() -> None:
     def found(dtype: torch.dtype) -> Search:
-        return backtracking_search(
-            lambda step: 1.0,
-            Start(1.0, -1e-9, dtype),
-            trial=1.0,
-            c=0.1,
-            backtrack=0.5,
-            max_backtracks=3,
-            ceiling=10.0,
-        )
+        search = BacktrackingSearch(1.0, growth=1.0, c=0.1, backtrack=0.5, max_backtracks=3)
+        start = Start(1.0, -1e-9, trial=0.1, ceiling=10.0, dtype=dtype, memory=search.memory)
+        return search(lambda step: 1.0, start)
 
     assert found(torch.float32).step_size == 1.0
     assert found(torch.float64).step_size == FALLBACK
@@ -191,12 +185,22 @@ def test_pal_finds_the_minimum_of_a_parabola_in_one_step(start: float, curvature
     optimizer.step(lambda: curvature * (theta - 1.0).square().sum() - 2.0)
     assert theta.item() == pytest.approx(1.0, abs=1e-12)
     search = searched(optimizer)
-    assert search.step_size == pytest.approx(abs(start - 1.0))
-    assert search.slope == pytest.approx(-2.0 * curvature * abs(start - 1.0))
-    assert search.curvature == pytest.approx(2.0 * curvature)
+    length = 2.0 * curvature * abs(start - 1.0)  # |d| = |g|, and a step s is α = s/|d|
+    assert search.trial_steps == pytest.approx([0.5 / length])
+    assert search.step_size * length == pytest.approx(abs(start - 1.0))
+    assert search.slope / length == pytest.approx(-2.0 * curvature * abs(start - 1.0))
+    assert search.curvature / length**2 == pytest.approx(2.0 * curvature)
     assert (search.evaluations, search.accepted, search.capped) == (1, True, False)
-    applied = optimizer.param_groups[0]["step_size"]
-    assert applied == pytest.approx(search.step_size / abs(search.slope))
+    assert optimizer.param_groups[0]["step_size"] == search.step_size
+
+
+def pal_search(max_step: float) -> ParabolicSearch:
+    return ParabolicSearch(measuring_step=0.5, max_step=max_step, step_factor=1.5)
+
+
+def along(slope: float, length: float = 1.0) -> Start:
+    """The start at a loss of 5 of a line of this |d|."""
+    return Start(5.0, slope, trial=0.1, ceiling=math.inf, squared_length=length**2)
 
 
 @pytest.mark.parametrize(
@@ -209,23 +213,25 @@ def test_pal_finds_the_minimum_of_a_parabola_in_one_step(start: float, curvature
     ],
     ids=["convex", "capped", "concave", "straight"],
 )
-def test_cases_of_pal(phi: Any, slope: float, step: float, capped: bool) -> None:
-    start = Start(5.0, slope, torch.float64)
-    found = parabolic_search(phi, start, trial=0.5, factor=1.5, ceiling=3.16)
-    assert found.step_size == pytest.approx(step, rel=1e-12)
-    assert (found.trial_steps, found.accepted, found.capped) == ((0.5,), True, capped)
+@pytest.mark.parametrize("length", [1.0, 8.0, 0.3])
+def test_cases_of_pal(phi: Any, slope: float, step: float, capped: bool, length: float) -> None:
+    """φ and its slope here are of a length s; a search sees α = s/|d|."""
+    found = pal_search(3.16)(
+        lambda alpha: phi(length * alpha), along(slope=length * slope, length=length)
+    )
+    assert length * found.step_size == pytest.approx(step, rel=1e-12)
+    assert found.trial_steps == pytest.approx((0.5 / length,), rel=1e-12)
+    assert (found.accepted, found.capped) == (True, capped)
 
 
 @pytest.mark.parametrize("slope", [0.0, 2.0])
 def test_pal_stays_where_its_direction_does_not_descend(slope: float) -> None:
-    start = Start(5.0, slope, torch.float64)
-    found = parabolic_search(lambda s: 1 / 0, start, trial=0.5, factor=1.5, ceiling=3.16)
+    found = pal_search(3.16)(lambda s: 1 / 0, along(slope))
     assert (found.step_size, found.evaluations, found.accepted) == (0.0, 0, False)
 
 
 def test_pal_takes_the_probe_only_up_to_the_cap() -> None:
-    start = Start(5.0, -1.0, torch.float64)
-    found = parabolic_search(lambda s: 5.0 - s * s, start, trial=0.5, factor=1.5, ceiling=0.2)
+    found = pal_search(0.2)(lambda s: 5.0 - s * s, along(slope=-1.0))
     assert (found.step_size, found.capped, found.trial_steps) == (0.2, True, (0.5,))
 
 
@@ -260,25 +266,36 @@ def test_pal_probes_at_its_measuring_step_and_never_goes_beyond_its_cap(
         optimizer.step(closure)
         search = searched(optimizer)
         length = (flat(params) - met[0]).norm().item()
+        d = flat([optimizer.state[param]["direction"] for param in params]).norm().item()
         assert length <= 0.02 + 1e-12
-        assert length == pytest.approx(search.step_size, rel=1e-10)
+        assert length == pytest.approx(search.step_size * d, rel=1e-10)
         assert len(met) == 1 + search.evaluations
         if search.evaluations:
             assert (met[1] - met[0]).norm().item() == pytest.approx(measuring_step, rel=1e-10)
+            assert search.trial_steps == pytest.approx([measuring_step / d], rel=1e-12)
         capped += search.capped
-        assert search.capped == (search.step_size == 0.02)
+        assert search.capped == (length == pytest.approx(0.02, rel=1e-12))
     assert capped
 
 
+@BOTH
 @pytest.mark.parametrize("scale", [0.0, 1e-200])
-def test_direction_that_vanishes(scale: float) -> None:
-    for make in (armijo, PAL):
-        theta = nn.Parameter(torch.ones(2, dtype=torch.float64))
-        optimizer = make([theta])
-        optimizer.step(lambda: scale * theta.sum() + 1.0)
-        assert torch.equal(theta, torch.ones_like(theta))
-        assert searched(optimizer).evaluations == 0
-        assert optimizer.param_groups[0]["skipped"] == 0
+def test_direction_that_vanishes(make: Make, scale: float) -> None:
+    theta = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = make([theta])
+    calls = itertools.count(1)
+
+    def closure() -> Tensor:
+        next(calls)
+        return scale * theta.sum() + 1.0
+
+    optimizer.step(closure)
+    assert torch.equal(theta, torch.ones_like(theta))
+    assert next(calls) == 2, "nothing was measured"
+    search = optimizer.last_search  # PAL's search is asked wherever the direction leads
+    assert (search is None) == (make is armijo)
+    assert search is None or (search.evaluations, search.step_size) == (0, 0.0)
+    assert optimizer.param_groups[0]["skipped"] == 0
 
 
 # Slow, obvious twins
@@ -334,6 +351,23 @@ def test_twin(make: Make, twin: type[Any], problem: Any) -> None:
         optimizer.step(loss)
         slow.step()
         assert (flat(params) - flat(slow.params)).abs().max() <= 1e-12, step
+
+
+@BOTH
+def test_the_same_steps_on_an_accelerator(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, loss = network(1)
+    host = make(params)
+    twin_params, twin_loss = network(1)
+    other = make(twin_params)
+    for _ in range(30):
+        host.step(loss)
+        with monkeypatch.context() as patch:
+            as_accelerator(patch)
+            other.step(twin_loss)
+        search, twin = searched(host), searched(other)
+        assert twin.trial_steps == pytest.approx(search.trial_steps, rel=1e-9)
+        assert (twin.accepted, twin.capped) == (search.accepted, search.capped)
+        assert (flat(params) - flat(twin_params)).abs().max() <= 1e-10
 
 
 # Honest probes
@@ -451,7 +485,12 @@ def test_groups_are_one_line(make: Make) -> None:
     assert a == b
     assert a["step_size"] > 0
     with pytest.raises(ValueError, match="one line runs through all groups"):
-        two.add_param_group({"params": [nn.Parameter(torch.ones(1))], "max_step": 0.1})
+        make([{"params": params[:1], "momentum": 0.1}, {"params": params[1:], "momentum": 0.2}])
+    two.param_groups[1]["momentum"] = 0.1
+    before = flat(twin_params)
+    with pytest.raises(ValueError, match="one line runs through all groups"):
+        two.step(twin_loss)
+    assert torch.equal(flat(twin_params), before)
 
 
 @BOTH
@@ -571,6 +610,7 @@ def test_copy_goes_on(make: Make) -> None:
 
 
 @BOTH
+@pytest.mark.filterwarnings("ignore:This closure runs backward:UserWarning")
 def test_three_kinds_of_closure_agree(make: Make) -> None:
     ends = []
     for kind in range(3):
@@ -597,18 +637,59 @@ def test_three_kinds_of_closure_agree(make: Make) -> None:
 
 
 @BOTH
-def test_closure_is_needed_and_its_loss_too(make: Make) -> None:
+@pytest.mark.parametrize("told", ["step()", "a closure that returns None"])
+def test_without_a_loss_the_last_step_found_is_taken(make: Make, told: str) -> None:
+    params, loss = network(2)
+    optimizer = make(params)
+
+    def silent() -> None:
+        loss().backward()
+
+    for _ in range(3):
+        optimizer.step(loss)
+    alpha = optimizer.param_groups[0]["step_size"]
+    assert alpha > 0.0
+    memory = optimizer.param_groups[0].get("next_trial")
+    beta = 0.4 if make is PAL else 0.0
+    d = flat([optimizer.state[param]["direction"] for param in params])
+    for _ in range(2):
+        before = flat(params)
+        d = -flat(list(torch.autograd.grad(loss(), params))) + beta * d
+        optimizer.zero_grad()
+        if told == "step()":
+            silent()
+            optimizer.step()
+        else:
+            assert optimizer.step(silent) is None
+        assert optimizer.last_search is None
+        assert torch.allclose(flat(params), before + alpha * d, rtol=0, atol=1e-13)
+        assert optimizer.param_groups[0]["step_size"] == alpha
+        assert optimizer.param_groups[0].get("next_trial") == memory
+
+
+@BOTH
+def test_without_anything_to_go_by_nothing_moves(make: Make) -> None:
     run = Run(make)
-    with pytest.raises(RuntimeError, match=r"call step\(closure\)"):
-        run.optimizer.step()
     before = run.snapshot()
-
-    def silent(loss: Tensor) -> None:
-        loss.backward()
-
-    with pytest.raises(RuntimeError, match="needs the loss"):
-        run.step({0: silent})
+    run.optimizer.step()
     assert_same(run.snapshot(), before)
+
+
+def test_settings_are_the_search_s_own() -> None:
+    """Only what changes from step to step is in the groups, where checkpoints keep it."""
+    theta = nn.Parameter(torch.ones(1))
+    kept = {"step_size", "next_trial", "skipped", "lr"}
+    optimizer = armijo([theta], lr=0.5, c=0.2, backtrack=0.7, max_backtracks=5, max_step=3.0)
+    group = optimizer.param_groups[0]
+    assert kept <= group.keys()
+    assert {"growth", "c", "backtrack", "max_backtracks", "max_step"}.isdisjoint(group)
+    assert (group["lr"], group["next_trial"]) == (3.0, 0.5)
+    search = BacktrackingSearch(0.5, 2 ** (1 / 20), c=0.2, backtrack=0.7, max_backtracks=5)
+    assert optimizer.options.search == search
+    pal = PAL([theta], 0.1, max_step=1.0, step_factor=2.0, direction_factor=0.3)
+    assert {"measuring_step", "max_step", "step_factor"}.isdisjoint(pal.param_groups[0])
+    assert pal.options.search == ParabolicSearch(0.1, max_step=1.0, step_factor=2.0)
+    assert pal.options.momentum == 0.3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 
 STEPS = 12
 
@@ -343,6 +343,65 @@ def test_closure_of_value_uses_gradients_at_hand() -> None:
         runs.append([p.detach().clone() for p in model.parameters()])
     for mine, other in zip(*runs, strict=True):
         assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("kind", ["CGQ", "LineSearch"])
+@pytest.mark.parametrize("constant", [1.0, torch.tensor(1.0)], ids=["float", "tensor"])
+@pytest.mark.parametrize("in_between", ["nothing", "bare", "graph"])
+def test_gradients_the_caller_put_there_are_used_every_time(
+    kind: str, constant: Any, in_between: str
+) -> None:
+    """As torch's own suite calls step: a closure that returns a constant, and one .grad."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    params = [weight]
+    optimizer: Any = CGQ(params)
+    if kind == "LineSearch":
+        optimizer = LineSearch(torch.optim.SGD(params, lr=0.1))
+    grad = torch.tensor([1.0, 2.0, -1.0])
+    weight.grad = grad
+    for _ in range(4):
+        before = weight.detach().clone()
+        assert optimizer.step(lambda: constant) == 1.0
+        moved = weight.detach() - before
+        assert (moved * grad < 0.0).all(), "downhill, in every entry"
+        assert weight.grad is grad
+        assert torch.equal(grad, torch.tensor([1.0, 2.0, -1.0])), "and it is never written to"
+        if in_between == "bare":
+            optimizer.step()
+        elif in_between == "graph":
+            # Its own pass leaves its own gradient; then the caller puts one there again.
+            optimizer.step(lambda: weight.square().sum())
+            assert weight.grad is not grad
+            weight.grad = grad
+    assert optimizer.param_groups[0]["skipped"] == 0
+
+
+@pytest.mark.xfail(strict=True, reason="a gradient that was used before is not put back")
+def test_gradients_the_caller_put_there_survive_a_closure_that_raises() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = CGQ([weight])
+    grad = weight.grad = torch.ones(3)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        assert weight.grad is grad
+        before = weight.detach().clone()
+        optimizer.step(lambda: 1.0)
+        assert (weight < before).all()
+
+
+def test_a_gradient_of_the_optimizer_s_own_pass_is_not_the_caller_s() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = CGQ([weight])
+    weight.grad = torch.ones(3)
+    for _ in range(2):
+        optimizer.step(lambda: 1.0)
+    optimizer.zero_grad()
+    optimizer.step(lambda: weight.square().sum())
+    before = weight.detach().clone()
+    with pytest.raises(RuntimeError, match="left no gradient"):
+        optimizer.step(lambda: 1.0)
+    assert torch.equal(weight, before)
 
 
 def test_gradients_of_the_last_step_do_not_pass_as_new() -> None:

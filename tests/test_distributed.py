@@ -80,6 +80,7 @@ def test_two_ranks_train_as_one_and_go_on_from_its_checkpoints(tmp_path):
     check_uneven_batches_and_other_closures(first["uneven"], second["uneven"])
     check_what_is_refused(first["uneven"])
     check_what_is_refused(second["uneven"])
+    check_collectives(first["collectives"])
     check_that_one_goes_on(first["saved"], tmp_path)
     loaded, _ = on_two_ranks("loading", tmp_path)
     check_that_two_go_on(first["saved"], loaded)
@@ -114,6 +115,13 @@ def check_uneven_batches_and_other_closures(first: Any, second: Any) -> None:
     assert (kept, skipped) == (True, 2)
     assert first["not finite"] == second["not finite"]
     assert evaluations(seen)[3:] == [0, 4]
+
+
+def check_collectives(seen: Any) -> None:
+    """All inner products in one, where they are of shards, and what they amount to in another."""
+    assert len(seen) == 2 * len(OPTIONS)
+    for (name, kind), counts in seen.items():
+        assert counts == [2 if kind == "fsdp" else 1] * 12, (name, kind)
 
 
 def check_what_is_refused(seen: Any) -> None:

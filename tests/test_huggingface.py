@@ -139,6 +139,35 @@ def test_noise_is_fresh_on_every_step(tmp_path):
     assert len({tuple(noise.tolist()) for noise in diary.noise}) == len(diary.noise) == 14
 
 
+@pytest.mark.parametrize("name", ["backward", "unscale_gradients"])
+def test_what_others_have_patched_stays_patched(tmp_path, name):
+    args = arguments(tmp_path, max_grad_norm=0.3)
+    model, seen = noisy(), []
+    diary = Diary()
+    trainer = CGQTrainer(
+        model,
+        args,
+        train_dataset=vectors(),
+        data_collator=diary.collated,
+        callbacks=[diary],
+        optimizers=(CGQ(model.parameters()), None),
+    )
+    original = getattr(trainer.accelerator, name)
+
+    def theirs(*args, **kwargs):
+        seen.append(1)
+        return original(*args, **kwargs)
+
+    setattr(trainer.accelerator, name, theirs)
+    trainer.train()
+    assert vars(trainer.accelerator)[name] is theirs
+    assert len(seen) == 14, "once for each batch, and never in a probe"
+    assert model.forwards > 14
+    by_hand = noisy()
+    plain_loop(by_hand, diary, mean_of_means, 1, 0.3)
+    assert_same(trainer.model, by_hand)
+
+
 class Talkative(CGQTrainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         self.log({"said": 1.0})

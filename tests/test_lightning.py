@@ -584,6 +584,31 @@ def test_probes_leave_logs_metrics_and_hooks_alone() -> None:
     assert trainer.global_step == 12
 
 
+def test_what_others_have_patched_stays_patched() -> None:
+    module, seen = Counting(network()), []
+    log, clip = module.log, module.configure_gradient_clipping
+
+    def their_log(name: str, *args: Any, **kwargs: Any) -> None:
+        seen.append("log")
+        log(name, *args, **kwargs)
+
+    def their_clipping(*args: Any, **kwargs: Any) -> None:
+        seen.append("clip")
+        clip(*args, **kwargs)
+
+    module.log = their_log  # type: ignore[method-assign]
+    module.configure_gradient_clipping = their_clipping  # type: ignore[method-assign]
+    _, searches = fitted(module, gradient_clip_val=0.3)
+    assert evaluations(searches) > 12
+    assert vars(module)["log"] is their_log
+    assert vars(module)["configure_gradient_clipping"] is their_clipping
+    assert seen.count("clip") == 12
+    assert seen.count("log") == 3 * 12, "none in a probe"
+    net = network()
+    looped(net, clip=lambda params: nn.utils.clip_grad_norm_(params, 0.3))
+    assert_same(module.net, net)
+
+
 def test_the_monitor_logs_each_step_and_the_capped_share(tmp_path: Path) -> None:
     def make(module: LightningModule) -> CGQ:
         return CGQ(module, lr=0.1, search_prob=0.6)

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import subprocess
 import sys
-from pathlib import Path
+
+from test_layers import HOSTS
 
 import cgq
-
-SOURCE = Path(inspect.getfile(cgq)).parent
-
-
-# What a host's own file may import; nothing else of the package imports that file.
-HOSTS = {
-    "lightning.py": {"lightning"},
-    "lightning_passes.py": {"lightning"},
-    "lightning_strategy.py": {"lightning"},
-    "step_monitor.py": {"lightning"},
-    "silent.py": {"lightning", "torchmetrics"},
-    "huggingface.py": {"accelerate", "transformers"},
-    "skorch.py": {"skorch"},
-    "timm.py": {"timm"},
-}
-
-
-def test_cgq_imports_torch_and_the_standard_library_only() -> None:
-    everywhere = {"cgq", "torch"} | set(sys.stdlib_module_names)
-    for file in SOURCE.rglob("*.py"):
-        allowed = everywhere | HOSTS.get(file.name, set())
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            else:
-                continue
-            assert {name.split(".")[0] for name in names} <= allowed, file
 
 
 def test_import_is_silent_and_leaves_optional_parts_alone() -> None:

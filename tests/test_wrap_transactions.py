@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -179,3 +180,90 @@ def test_a_probe_that_raises_after_quiet_steps() -> None:
         assert not calls
     else:
         pytest.fail("no batch was searched")
+
+
+class Pair(torch.optim.Optimizer):
+    """Two inner optimizers in a list, and attributes of Python: a count, a list, an average."""
+
+    def __init__(self, params: Any) -> None:
+        first, *others = list(params)
+        super().__init__([first, *others], {"lr": 0.01})
+        self.inner = [
+            torch.optim.SGD([first], lr=0.01, momentum=0.9),
+            torch.optim.Adam(others, lr=0.01),
+        ]
+        self.turns = 0
+        self.lengths: list[float] = []
+        self.mean: Tensor | None = None
+        self.kept: dict[str, Any] = {"by name": {}}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.inner:
+            each.step()
+        first = self.param_groups[0]["params"][0]
+        self.turns += 1
+        self.lengths.append(first.grad.norm().item())
+        self.kept["by name"][self.turns] = self.turns
+        if self.mean is None:
+            self.mean = first.grad.clone()
+        else:
+            self.mean.mul_(0.9).add_(first.grad)
+        first.add_(self.mean, alpha=-0.01 / self.turns)
+
+
+def dog(params: Any) -> Any:
+    return pytest.importorskip("dog").DoG(params, reps_rel=1e-4)
+
+
+def everything(run: Run) -> Any:
+    """Also what a base keeps apart from `state` and groups, by value."""
+    kept = {k: v for k, v in vars(run.base).items() if not (callable(v) or "hook" in k)}
+    moments = [
+        list(inner.state_dict()["state"].values()) for inner in getattr(run.base, "inner", [])
+    ]
+    kept.pop("inner", None)
+    del kept["state"], kept["param_groups"]
+    return run.snapshot(with_skipped=False), copy.deepcopy((kept, moments))
+
+
+@pytest.mark.parametrize("make", [Pair, dog])
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+@pytest.mark.parametrize("failure", ["raises", "is never finite"])
+def test_what_a_base_keeps_elsewhere_is_restored(make: Any, warm_up: int, failure: str) -> None:
+    options = {"search_prob": 1.0, "max_relative_step": 0.5}
+    run = Run(make, **options)
+    for _ in range(warm_up):
+        run.step()
+    before = everything(run)
+    if failure == "raises":
+        with pytest.raises(ValueError, match="no"):
+            run.step({1: raising(ValueError("no"))})
+    else:
+        run.step({call: lambda loss: loss * math.nan for call in range(1, 10)})
+        assert run.group["skipped"] == 1
+    assert_same(everything(run), before)
+    for _ in range(3):
+        run.step()
+    after = everything(run)
+    clean = Run(make, **options)
+    for _ in range(warm_up + 3):
+        clean.step()
+    assert_same(everything(clean), after)
+    if make is Pair:
+        assert run.base.turns == warm_up + 3 == len(run.base.lengths)
+
+
+@pytest.mark.parametrize("make", [Pair, dog])
+def test_the_base_s_containers_stay_the_same_objects(make: Any) -> None:
+    """Whoever refers to them, as a scheduler does to groups, goes on with what is in use."""
+    run = Run(make, search_prob=1.0)
+    run.step()
+    places = [run.base.param_groups, run.base.param_groups[0], run.base.state]
+    places += [place for place in vars(run.base).values() if isinstance(place, (list, dict))]
+    names = list(vars(run.base))
+    run.step({call: lambda loss: loss * math.nan for call in range(1, 10)})
+    again = [run.base.param_groups, run.base.param_groups[0], run.base.state]
+    again += [place for place in vars(run.base).values() if isinstance(place, (list, dict))]
+    assert [id(place) for place in again] == [id(place) for place in places]
+    assert list(vars(run.base)) == names

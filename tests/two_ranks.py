@@ -151,6 +151,30 @@ def equal() -> Any:
     return seen
 
 
+def collectives() -> Any:
+    """How many all-reduces of ours each step made, besides the evaluations it was for."""
+    seen, made, all_reduce = {}, [], dist.all_reduce
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return all_reduce(*args, **kwargs)
+
+    dist.all_reduce = counted
+    try:
+        for name, options in OPTIONS.items():
+            for kind in "ddp", "fsdp":
+                run, counts = Run(kind, **options), []
+                for batch in batches(12):
+                    made.clear()
+                    run.train([batch])
+                    probes = len(run.seen[-1][0]) if run.seen[-1] else 0
+                    counts.append(len(made) - probes)
+                seen[name, kind] = counts
+    finally:
+        dist.all_reduce = all_reduce
+    return seen
+
+
 def uneven_data() -> Batches:
     return [*batches(4), *batches(1, 7), *batches(1, 1), *batches(2)]
 
@@ -262,7 +286,12 @@ def saving(folder: Path) -> Any:
 
 def training(folder: Path) -> Any:
     """All that needs nothing from one process; in one go, for processes are slow to start."""
-    return {"equal": equal(), "uneven": uneven(), "saved": saving(folder)}
+    return {
+        "equal": equal(),
+        "uneven": uneven(),
+        "saved": saving(folder),
+        "collectives": collectives(),
+    }
 
 
 def loading(folder: Path) -> Any:

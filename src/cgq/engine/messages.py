@@ -56,7 +56,7 @@ class Messages:
             return
         self._given.add(message)
         frame, level = sys._getframe(), 1
-        inside = "cgq", "torch", "contextlib"
+        inside = "cgq", "torch", "contextlib", "copy"
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
             frame, level = frame.f_back, level + 1
         warnings.warn(message, UserWarning, stacklevel=level)

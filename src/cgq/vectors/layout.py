@@ -100,7 +100,8 @@ class Layout:
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0
-        limit = 0 if scalars.is_host(device) else GATHERED
+        # -1: not even two empty shards share a span, for other ranks would have more of them.
+        limit = -1 if scalars.is_host(device) else GATHERED
         for index in sorted(indices, key=lambda i: self.groups[i]):
             start, self._offsets[index] = offset, offset
             offset += self._shapes[index][0].numel()
