@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from rounding import SHADOWS, Rounding
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -19,7 +19,6 @@ from ids import option_id
 from twin import Twin
 
 STEPS = 200
-EPS = torch.finfo(torch.float64).eps
 SIZES = [(6, 5), (6,), (3, 6), (3,)]
 
 FITS = {
@@ -81,48 +80,24 @@ def split(theta: Tensor) -> list[Tensor]:
     return [part.view(size) for part, size in zip(theta.split(counts), SIZES, strict=True)]
 
 
-class Shadows:
-    """Twins that err by an ulp on purpose: how far may rounding alone carry two runs apart?
-
-    After k steps a run is off by the sum of J_k···J_{j+1} e_j, over the errors e_j it has made and
-    the Jacobians J of the steps that followed. The e_j differ from one processor to the next; the
-    Jacobians belong to the problem, and with a momentum of 0.9 they stretch an error 10⁴ times.
-    A shadow errs by ±ε in every step, in θ and in each loss, and so measures their product. CGQ
-    and the twin may round `ROUNDINGS` times as much: each on its own, within a pass, in the inner
-    products and in the fit.
-    """
-
-    ROUNDINGS = 16
-    BLIND = 1e-8  # were rounding to grow as far, it could hide a mistake
+class SideBySide:
+    """The twin, and shadows of it: by how much may CGQ differ?"""
 
     def __init__(self, make: Callable[[], Twin]) -> None:
-        self.twin = make()
-        self.shadows = [make() for _ in range(3)]
-        self.random = random.Random(0)
-        self.spread = dict.fromkeys(("theta", "beta", "step_size"), 0.0)
+        self.twin, self.rounding = make(), Rounding()
+        self.shadows = [make() for _ in range(SHADOWS)]
 
     def step(self, f: Callable[[Tensor], Tensor] | None, gradient: Tensor | None = None) -> None:
+        off = self.rounding.off
         self.twin.step(f, gradient)
         for shadow in self.shadows:
-            shadow.step(None if f is None else lambda theta: self.off(f(theta)), gradient)
-            shadow.theta = self.off(shadow.theta)
-
-    def off(self, x: Tensor) -> Tensor:
-        errors = [self.random.choice((-EPS, EPS)) for _ in range(x.numel())]
-        return x * (1.0 + torch.tensor(errors, dtype=torch.float64).view(x.shape))
+            shadow.step(None if f is None else lambda theta: off(f(theta)), gradient)
+            shadow.theta = off(shadow.theta)
 
     def check(self, **found: Any) -> None:
-        """Each is as far from the twin's as the shadows were, in this step or an earlier one."""
         for name, value in found.items():
-            mine, twin, *shadows = (
-                torch.as_tensor(each, dtype=torch.float64)
-                for each in (value, *(getattr(t, name) for t in (self.twin, *self.shadows)))
-            )
-            here = max(float((shadow - twin).abs().max()) for shadow in shadows)
-            spread = self.spread[name] = max(here, self.spread[name])
-            assert spread < self.BLIND, f"{name} cannot be compared: {spread}"
-            gap, ulp = float((mine - twin).abs().max()), EPS * float(twin.abs().max())
-            assert gap <= self.ROUNDINGS * (spread + ulp), f"{name}: {gap}, by rounding {spread}"
+            shadows = [getattr(shadow, name) for shadow in self.shadows]
+            self.rounding.check(name, value, getattr(self.twin, name), shadows)
 
 
 def check_side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) -> None:
@@ -149,7 +124,7 @@ def check_side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) ->
     if callable(shared.get("momentum")):
         shared["momentum"] = RULES[shared["momentum"]]
     lr, decay = (elementwise(name).detach() for name in ("lr", "weight_decay"))
-    shadows = Shadows(lambda: Twin(theta, lr, decay, **shared))
+    reference = SideBySide(lambda: Twin(theta, lr, decay, **shared))
     ratio = optimizer.param_groups[1]["lr"] / max(g["lr"] for g in optimizer.param_groups)
 
     inputs = torch.randn(64, 5, dtype=torch.float64)
@@ -163,13 +138,13 @@ def check_side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) ->
             return sign * network_loss(parts, x, y)
 
         optimizer.step(lambda loss=loss: loss(params))
-        shadows.step(lambda theta, loss=loss: loss(split(theta)))
-        shadows.check(
+        reference.step(lambda theta, loss=loss: loss(split(theta)))
+        reference.check(
             theta=torch.cat([param.detach().flatten() for param in params]),
             beta=optimizer.param_groups[0]["beta"],
             step_size=optimizer.param_groups[1]["step_size"] / ratio,
         )
-        searched = step == 0 or shadows.twin.searched_last
+        searched = step == 0 or reference.twin.searched_last
         assert (optimizer.last_search is not None) == searched, step
 
 
@@ -200,9 +175,9 @@ def test_twin_agrees_without_closures(options: dict[str, Any]) -> None:
     shared = {k: v for k, v in options.items() if k != "weight_decay"}
     decay = torch.full_like(theta, options.get("weight_decay", 0.0))
     lr = torch.full_like(theta, 0.3)
-    shadows = Shadows(lambda: Twin(theta, lr, decay, **shared))
+    reference = SideBySide(lambda: Twin(theta, lr, decay, **shared))
     for _ in range(STEPS):
         param.grad = torch.randn_like(param)
         assert optimizer.step() is None
-        shadows.step(None, param.grad)
-        shadows.check(theta=param.detach())
+        reference.step(None, param.grad)
+        reference.check(theta=param.detach())
