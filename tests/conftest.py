@@ -1,9 +1,20 @@
-"""One thread per test process: the suite runs several at once."""
+"""One thread per test process, unless told: the suite runs several at once."""
+
+import os
 
 import pytest
 import torch
 
-torch.set_num_threads(1)
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before():
+    """A run of cgqbench sets its own number, for the whole process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
