@@ -1,12 +1,20 @@
 """One thread per test process, unless told: the suite runs several at once."""
 
+import getpass
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
+# Inductor's cache does not tell them apart (torch 2.13), and kernels made for another capability
+# do not compile, or crash.
+if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
+    cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{capability}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
 @pytest.fixture(autouse=True)
