@@ -35,7 +35,7 @@ def test_the_site(tmp_path: Path) -> None:
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", ROOT / "docs", site],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
     assert sum(len(local_links(page)) for page in site.glob("*.html")) > 300
