@@ -1,12 +1,16 @@
 """How Sphinx makes the site: `make docs`."""
 
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 # transformers would look for checkpoints on the hub; the site is made without a network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
+
+from sphinx.application import Sphinx
 
 from cgq import __version__
 
@@ -48,3 +52,13 @@ html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which a browser forbids to file://
+
+
+def setup(app: Sphinx) -> None:
+    """Let |d| in a docstring be a length, as it reads, and no substitution."""
+
+    def escaped(app: Sphinx, *args: Any) -> None:
+        lines = args[-1]
+        lines[:] = [re.sub(r"\|(\w+)\|", r"\|\1\|", line) for line in lines]
+
+    app.connect("autodoc-process-docstring", escaped)

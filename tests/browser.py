@@ -31,7 +31,7 @@ def started(folder):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=chromedriver)
     running = webdriver.Chrome(options=options, service=service)
-    running.set_script_timeout(10)
+    running.set_script_timeout(120)  # for scripts that hang, not for slow machines
     try:
         yield running
     finally:

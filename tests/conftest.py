@@ -1,9 +1,28 @@
-"""One thread per test process: the suite runs several at once."""
+"""One thread per test process, unless told: the suite runs several at once."""
+
+import getpass
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
-torch.set_num_threads(1)
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+# Inductor's cache does not tell them apart (torch 2.13), and kernels made for another capability
+# do not compile, or crash.
+if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
+    cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{capability}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before():
+    """A run of cgqbench sets its own number, for the whole process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ def texts(table):
 
 def test_guessing_among_classes_and_tokens():
     assert chance_loss({"dataset": "cifar100"}) == math.log(100)
+    # Unbalanced digits: a network that says how frequent each is has a loss below ln 10.
+    assert chance_loss({"dataset": "svhn"}) == pytest.approx(2.2364, abs=1e-4)
     assert chance_loss({"dataset": "stdlib", "task": None}) == math.log(97)
     assert chance_loss({"dataset": "wine"}) is None
     assert chance_loss({"dataset": "mnist", "task": "mnist.py"}) is None, "a file of that name"

@@ -40,7 +40,7 @@ def torchrun(*words: str | Path) -> str:
         env={**os.environ, **SETTINGS},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # for what hangs; two processes on busy cores take a minute to start
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

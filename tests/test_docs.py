@@ -45,8 +45,8 @@ def test_every_method_is_documented():
 
 
 def test_options_and_defaults_are_those_of_the_signature():
-    page = (ROOT / "README.md").read_text()
-    table = page.partition("## Options\n")[2].partition("\n\nInstead")[0]
+    page = (ROOT / "docs" / "options.md").read_text()
+    table = page.partition("# Options\n")[2].partition("\n\nWhat follows")[0]
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", table, re.MULTILINE)
     parameters = list(inspect.signature(CGQ).parameters.values())[1:]
     assert [name for name, _ in rows] == [parameter.name for parameter in parameters]
@@ -61,3 +61,24 @@ def test_every_option_is_explained():
     told = page.partition("What follows")[2]
     names = list(inspect.signature(CGQ).parameters)[1:]
     assert [name for name in names if f"`{name}`" not in told] == []
+
+
+# A file, and perhaps what is in it: `rules/trial.py`, `coin`.
+PLACE = re.compile(r"`((?:\w+/)*\w+\.py)`(?:, `([\w.]+)`)?")
+
+
+def places() -> list[tuple[str, str]]:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    return sorted(set(PLACE.findall(page)))
+
+
+@pytest.mark.parametrize(("file", "definition"), places())
+def test_what_the_architecture_names_is_there(file, definition):
+    source = ROOT / "src" / ("" if file.startswith("cgqbench/") else "cgq")
+    code = (source / file).read_text()
+    for name in filter(None, definition.split(".")):
+        assert re.search(rf"^ *(def |class )?{name}\b *[:=(\[]", code, re.MULTILINE), name
+
+
+def test_there_are_places_to_test():
+    assert len(places()) >= 50

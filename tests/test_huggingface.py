@@ -6,7 +6,6 @@ import math
 import os
 import re
 import runpy
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -429,19 +428,19 @@ def trained_in_parallel(folder: Path, processes: int) -> list[Tensor]:
     return [param.detach() for param in whole.parameters()]
 
 
-def worker(rank: int, port: int, folder: Path) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+def worker(rank: int, folder: Path) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")  # Accelerate asks for one
     torch.set_num_threads(1)
+    # They meet in a file: a port that was free may be taken by the time they use it.
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=2)
     torch.save(trained_in_parallel(folder, 2), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 def test_two_processes_equal_one(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(port, tmp_path), nprocs=2)
+    mp.spawn(worker, args=(tmp_path,), nprocs=2)
     alone = trained_in_parallel(tmp_path, 1)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for one, first, second in zip(alone, *ranks, strict=True):

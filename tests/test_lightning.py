@@ -880,7 +880,7 @@ def run(script: Path, *arguments: str) -> None:
         cwd=script.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # for what hangs; two processes on busy cores take a minute to start
     )
     assert done.returncode == 0, done.stderr
 

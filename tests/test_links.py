@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from pages import PAGES, ROOT, name, prose
 
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -41,7 +42,7 @@ def broken(page: Path, link: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     wrong = {link: reason for link in links(page) if (reason := broken(page, link))}
     assert wrong == {}

@@ -41,7 +41,6 @@ def test_signature_is_the_contract() -> None:
         "seed": 0,
         "maximize": False,
         "process_group": None,
-        "search": None,
     }
     keyword_only = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
     assert keyword_only == list(defaults)[2:]
@@ -49,5 +48,5 @@ def test_signature_is_the_contract() -> None:
 
 def test_every_public_function_has_an_example() -> None:
     for name in cgq.__all__:
-        if name not in ("Search", "Start"):  # records; `QuadraticSearch` shows both
+        if name != "Search":  # a record; `quadratic_search` shows one
             assert ">>>" in (inspect.getdoc(getattr(cgq, name)) or ""), name

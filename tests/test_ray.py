@@ -18,7 +18,7 @@ def check_compared(out: Path, *words: str) -> dict[str, bytes]:
     command = [sys.executable, "-m", "cgqbench", "compare", "--task", TASK, "--epochs", "2"]
     methods = ["-m", "sgd", "-m", "scgq"]
     done = subprocess.run(
-        [*command, *methods, "--out", str(out), *words], capture_output=True, text=True, timeout=300
+        [*command, *methods, "--out", str(out), *words], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return {run.path.name: b"\n".join(run.path.read_bytes().splitlines()[1:]) for run in runs(out)}

@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 import torch
+from rounding import SHADOWS, Rounding
 from torch import Tensor, nn
 from torch.nn import Parameter, functional
 from torch.optim import SGD, lr_scheduler, swa_utils
@@ -992,7 +993,9 @@ class TestAccelerated(TestCase):
     ) -> None:
         batches = torch.randn(50, 6, dtype=dtype)
 
-        def trajectory() -> list[Tensor]:
+        rounding = Rounding()
+
+        def trajectory(off: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
             generator = torch.Generator().manual_seed(0)
             shapes = (), (0,), (3,), (2, 3), (2, 3, 2, 2)
             values = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
@@ -1011,9 +1014,11 @@ class TestAccelerated(TestCase):
                     reals = [p.abs() if p.is_complex() else p for p in params]
                     pairs = zip(reals, batch, strict=True)
                     terms = [(x - at).tanh().square().sum() for x, at in pairs]
-                    return torch.stack(terms).sum() + 0.1
+                    return off(torch.stack(terms).sum() + 0.1)
 
                 way(optimizer, loss)
+                for p in params:
+                    p.data.copy_(off(p.data))
                 flat = [torch.view_as_real(p) if p.is_complex() else p for p in params]
                 points.append(torch.cat([x.detach().reshape(-1) for x in flat]))
             return points
@@ -1021,7 +1026,9 @@ class TestAccelerated(TestCase):
         host = trajectory()
         with mock.patch.object(cgq.rules.scalars, "is_host", return_value=False):
             gathered = trajectory()
-        assert_close(gathered, host, rtol=1e-12, atol=1e-12)
+        shadows = [trajectory(rounding.off) for _ in range(SHADOWS)]
+        for found, expected, *blurred in zip(gathered, host, *shadows, strict=True):
+            rounding.check("theta", found, expected, blurred)
 
     @parametrize("norm", [nn.BatchNorm1d, RunningMean], name_fn=lambda norm: norm.__name__)
     @parametrize("host", [False, True])

@@ -22,7 +22,7 @@ NOT_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", 
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rounding import SHADOWS, Rounding
 from test_quadratics import Quadratic, spectrum
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -35,12 +36,21 @@ def test_around_sgd_it_takes_the_steps_of_cgq_without_momentum(
     n: int, condition: float, lr: float, options: dict[str, Any]
 ) -> None:
     shared = {"max_relative_step": RHO, "fit": two_point, "smoothing": 0.0, **options}
-    mine, its = Quadratic(spectrum(n, condition), 0), Quadratic(spectrum(n, condition), 0)
+    mine, its, *shadows = (Quadratic(spectrum(n, condition), 0) for _ in range(2 + SHADOWS))
     wrapped = LineSearch(torch.optim.SGD(mine.params, lr=lr), **shared)
-    cgq = CGQ(its.params, lr=math.inf, momentum=0.0, **shared)
+    cgq, *blurred = (
+        CGQ(problem.params, lr=math.inf, momentum=0.0, **shared) for problem in (its, *shadows)
+    )
+    rounding = Rounding()
     for _ in range(130):
         wrapped.step(mine.loss)
         cgq.step(its.loss)
+        # What SGD did is the difference of two rounded points, an ulp off, and is then stretched.
+        stretch = max(1.0, wrapped.param_groups[0]["step_size"] / lr)
+        for shadow, optimizer in zip(shadows, blurred, strict=True):
+            optimizer.step(lambda: rounding.off(shadow.loss()))
+            for param in shadow.params:
+                param.data = rounding.off(param.data, stretch)
         assert (wrapped.last_search is None) == (cgq.last_search is None)
         if wrapped.last_search and cgq.last_search:
             assert wrapped.last_search.evaluations == cgq.last_search.evaluations
@@ -48,7 +58,8 @@ def test_around_sgd_it_takes_the_steps_of_cgq_without_momentum(
             break
         step_size = cgq.param_groups[0]["step_size"]
         assert wrapped.param_groups[0]["step_size"] == pytest.approx(step_size, rel=1e-6)
-        torch.testing.assert_close(mine.theta(), its.theta(), rtol=0.0, atol=1e-12)
+        ends = [problem.theta() for problem in (mine, its, *shadows)]
+        rounding.check("theta", ends[0], ends[1], ends[2:])
 
 
 def test_one_step_is_snapshot_plus_factor_times_what_the_base_did() -> None:

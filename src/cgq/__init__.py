@@ -1,7 +1,7 @@
 """Training without a learning rate: conjugate gradients with a quadratic line search."""
 
 from cgq.average import AnytimeAverage, anytime_average
-from cgq.cgq import CGQ
+from cgq.cgq import CGQ, ConjugateDescent
 from cgq.line_search import LineSearch
 from cgq.rules.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
 from cgq.rules.parabola import Parabola, least_squares, two_point
@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CGQ",
     "AnytimeAverage",
+    "ConjugateDescent",
     "LineSearch",
     "Parabola",
     "QuadraticSearch",

@@ -17,7 +17,7 @@ from cgq.rules.trial import clear_trial
 from cgq.vectors.layout import Layout
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
-from cgq.vectors.products import Dots, Vector, share_all_products
+from cgq.vectors.products import Dots, share_all_products
 from cgq.vectors.workspace import Workspace
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -81,8 +81,6 @@ class BaseUpdate(Direction):
         searched: whether the slope will be asked for.
     """
 
-    vector = Vector
-
     def __init__(
         self,
         displacement: Displacement,
@@ -111,9 +109,6 @@ class BaseUpdate(Direction):
             self._f = self._named("f", dots, lambda: layout.parts(fs, like), self.sign)
         self._loss, self._size = self._agreed(self._phi_0(loss), g.length())
         self._nil = 0.0 * self._loss * self._size
-
-    def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
-        return self.vector(name, self.layout, dots, parts, scale)
 
     def _gradient_parts(self) -> Callable[[], Any]:
         """A search asks for it once the base has run, which may write to what it is given."""

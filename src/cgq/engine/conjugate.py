@@ -30,7 +30,7 @@ class Conjugate(Direction):
     `grads` are not. Nothing is changed before a move.
     """
 
-    vector = Vector
+    _options: ConjugateOptions
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Conjugate(Direction):
     ) -> None:
         super().__init__(state, options, ranks, before)
         self._state, self._grads, self._shares = state, grads, shares
-        self._settings, self._max_step = options, max_step
+        self._max_step = max_step
         self.sign = -1.0 if options.maximize else 1.0
         self._decays = [share.coupled for share in shares]
         self._residual = self._new_residual()
@@ -61,9 +61,6 @@ class Conjugate(Direction):
         self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
         if unclipped is not None or any(self._decays):
             self._f = self._loss_gradient(unclipped, dots)
-
-    def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
-        return self.vector(name, self.layout, dots, parts, scale)
 
     def _new_residual(self) -> Residual:
         """r = -g; without decay the gradients themselves: a gathered copy would gain nothing."""
@@ -85,7 +82,7 @@ class Conjugate(Direction):
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from: momentum, slope, ceiling and first trial."""
-        with_length = self._is_relative or self._settings.needs_length
+        with_length = self._is_relative or self._options.needs_length
         theta = self._theta if self._is_relative or self._f is None else None
         share_all_products(self._g, self._p, self._h, self._f, theta)
         phi_0, gg, beta, bound, *products = self._agreed(
@@ -94,7 +91,7 @@ class Conjugate(Direction):
         geometry = Geometry(*products)
         beta, bound = self._within_range(gg, beta, bound)
         slope = geometry.slope(*self._mixture(beta))
-        if not self._settings.any_slope:  # restart from steepest descent
+        if not self._options.any_slope:  # restart from steepest descent
             climbs = slope >= 0.0
             beta, bound = choose(climbs, 0.0, beta), choose(climbs, gg**0.5, bound)
             slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
@@ -102,7 +99,7 @@ class Conjugate(Direction):
         noise = self._noise(phi_0, error)
         trial = clear_trial(self._first_trial(ceiling), slope, noise, ceiling)
         squared_length = math.nan
-        if self._settings.needs_length:
+        if self._options.needs_length:
             squared_length = geometry.squared_length(*self._mixture(beta))
         nil = 0.0 * phi_0 * gg
         return Plan(phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length)
@@ -148,7 +145,7 @@ class Conjugate(Direction):
         """The momentum, a bound of |p|, and after a search how the first trial shrinks."""
         numbers = {"beta": plan.beta, "direction_bound": plan.bound}
         told = search is not None and (search.step_size or not search.rejected)
-        if search is not None and told and self._settings.shrinks_trial:
+        if search is not None and told and self._options.shrinks_trial:
             decay = TrialDecay(*(self._before[f"trial_{name}"] for name in TrialDecay._fields))
             decay = decay.after(self._first_trial(plan.ceiling), search.step_size)
             numbers |= {f"trial_{name}": value for name, value in decay._asdict().items()}
@@ -159,7 +156,7 @@ class Conjugate(Direction):
         if self._is_relative:
             return super().average_step(ceiling)
         average = self._before["average"]
-        return least(average or first_trial(self._settings.probe, self._max_step), ceiling)
+        return least(average or first_trial(self._options.probe, self._max_step), ceiling)
 
     @property
     def _is_relative(self) -> bool:
@@ -167,13 +164,13 @@ class Conjugate(Direction):
 
     def _first_trial(self, ceiling: Number) -> Number:
         """What a search tries first, unless noise asks for more."""
-        if not self._settings.shrinks_trial:
+        if not self._options.shrinks_trial:
             return ceiling
-        return first_trial(self._settings.probe, ceiling) * self._before["trial_scale"]
+        return first_trial(self._options.probe, ceiling) * self._before["trial_scale"]
 
     def _mixture(self, beta: Number) -> tuple[Number, Number]:
         """a and b in p_t = -a·g + b·p_{t-1}."""
-        return (1.0 + beta, beta * beta) if self._settings.nesterov else (1.0, beta)
+        return (1.0 + beta, beta * beta) if self._options.nesterov else (1.0, beta)
 
     def _always(self) -> tuple[Number, Number, Number]:
         """What every step needs: g·g, the momentum, and the bound of the last |p|."""
@@ -181,10 +178,10 @@ class Conjugate(Direction):
 
     def _beta(self) -> Number:
         """The momentum to apply: the rule's, bounded and smoothed, or the number given."""
-        momentum = self._settings.momentum
+        momentum = self._options.momentum
         if self._h is None or not callable(momentum):
             return momentum
-        rule = momentum_of(momentum, self._g, self._h, self._p, self._settings.max_momentum)
+        rule = momentum_of(momentum, self._g, self._h, self._p, self._options.max_momentum)
         found = self._number(rule)
         share = self._options.smoothing
         return share * self._before["beta"] + (1.0 - share) * found if share else found
@@ -230,7 +227,7 @@ class Conjugate(Direction):
     def _along_new(self, plan: Plan) -> Callable[[Number], Combination]:
         """θ + α·p of the new p, or of r + βp in Nesterov's form."""
         state = self._state
-        if not self._settings.nesterov:
+        if not self._options.nesterov:
             return along(self._shares, (state.direction, 1.0))
         residual = self._residual if state.residual is None else Residual(state.residual, 1.0)
         return along(self._shares, residual, (state.direction, plan.beta))

@@ -23,6 +23,8 @@ from cgq.vectors.products import Dots, Vector, share_all_products
 class DeviceDirection(Direction):
     """A direction that a device follows, or does not, without asking the host."""
 
+    vector = DeviceVector
+
     @abstractmethod
     def withhold(self, lost: Tensor) -> None:
         """Go nowhere if the batch is `lost`, which the host does not read."""
@@ -32,7 +34,7 @@ class DeviceDirection(Direction):
         """Take the plan's trial, unless the batch is `lost`."""
 
     def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
-        """Move by the average step; what is not finite is left out by the device."""
+        """Move by the average step; the device skips it where something is not finite."""
         plan = self.average_plan(loss)
         lost = plan.nil != 0.0
         plan = plan._replace(trial=plan.trial.nan_to_num_(nan=0.0, posinf=0.0))
@@ -47,8 +49,6 @@ class DeviceDirection(Direction):
 
 class DeviceConjugate(DeviceDirection, Conjugate):
     """The conjugate direction, with the residual gathered in the scratch vector."""
-
-    vector = DeviceVector
 
     def _new_residual(self) -> Residual:
         state, gathered = self._state, self._state.gradients.of(self._grads)
@@ -82,7 +82,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         DeviceLine(self._state, self._along_new(plan)).move_to(plan.trial)
 
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        """What is left out may be NaN: hence `where`; a zero factor is for what is kept only."""
+        """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
         state = self._state
         factor = choose(lost, 1.0, plan.beta)
         residuals = state.direction if state.residual is None else state.residual
@@ -110,7 +110,6 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
     """The update of a base that is given zeros for a gradient that is not finite."""
 
-    vector = DeviceVector
     is_lost = False  # as far as the host knows
 
     def _gradient_parts(self) -> Callable[[], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from cgq.rules.scalars import Number, stacked, times
 from cgq.rules.search import Search
 from cgq.vectors.line import Line
 from cgq.vectors.process_group import Ranks
+from cgq.vectors.products import Dots, Vector
 from cgq.vectors.workspace import Workspace
 
 
@@ -70,6 +71,8 @@ class Direction(ABC):
 
     sign: float
     """-1.0 where the loss is maximised."""
+    vector = Vector
+    """What gives inner products: floats here, tensors on a device."""
 
     def __init__(
         self,
@@ -119,6 +122,10 @@ class Direction(ABC):
     def average_step(self, ceiling: Number) -> Number:
         """The averaged share of this ceiling; before any search, all of it."""
         return (self._before["average"] or 1.0) * ceiling
+
+    def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
+        """A vector that shares what products are known."""
+        return self.vector(name, self.layout, dots, parts, scale)
 
     def _phi_0(self, loss: Tensor | float | None) -> Number:
         return 0.0 if loss is None else times(self.sign, loss_value(loss, self.layout.device))

@@ -78,7 +78,7 @@ class SearchOptimizer(Optimizer):
 
     @property
     def process_group(self) -> ProcessGroup | None:
-        """The ranks that share the model; None: all of them. A copy must be told again."""
+        """The ranks that share the model, all of them if None. A copy must be told again."""
         return self._ranks.group
 
     @process_group.setter
@@ -119,7 +119,7 @@ class SearchOptimizer(Optimizer):
 
         `closure` is one of: `closure() -> loss`; `closure(backward) -> loss`, which calls
         backward() if asked to; a classic torch closure, which always does. Without one, the
-        gradients at hand and the average step are used.
+        gradients in `.grad` and the average step are used.
         """
         self.last_search = None
         loss, params = None, self._params()

@@ -3,46 +3,63 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from cgq.rules.momentum import Rule
-from cgq.rules.parabola import Fit
+from cgq.rules.momentum import Rule, polak_ribiere
+from cgq.rules.parabola import Fit, two_point
 from cgq.rules.quadratic_search import QuadraticSearch
 from cgq.rules.search import SearchRule
 
 Group = dict[str, Any]
 
 
+def _is_positive(value: Any) -> bool:
+    return value is None or 0.0 < value < math.inf
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0.0 <= value < math.inf
+
+
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_relative_step": (_is_positive, "Use None or a positive number such as 0.005."),
+    "fit": (callable, "Use a function: cgq.two_point."),
+    "max_fits": (lambda n: isinstance(n, int) and n >= 1, "Use a whole number of 1 or more."),
+    "search": (lambda s: s is None or callable(s), "Use a function like cgq.QuadraticSearch()."),
+    "search_prob": (lambda p: 0.0 <= p <= 1.0, "Use a probability from 0 to 1."),
+    "smoothing": (lambda share: 0.0 <= share < 1.0, "Use 0 (none) or a share below 1."),
+    "seed": (lambda n: isinstance(n, int), "Use a whole number."),
+    "momentum": (
+        lambda beta: callable(beta) or _is_number(beta),
+        "Use a rule such as cgq.polak_ribiere, or a number of 0 or more.",
+    ),
+    "max_momentum": (lambda beta: beta >= 0.0, "Use 0 or more."),
+    "probe": (_is_positive, "Use None or the length of the first trial step."),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """How an optimizer searches. One line runs through all groups, so these are one for all."""
 
-    max_relative_step: float | None
-    fit: Fit
-    max_fits: int
-    search: SearchRule | None
-    search_prob: float
-    smoothing: float
-    seed: int
+    max_relative_step: float | None = None
+    fit: Fit = two_point
+    max_fits: int = 3
+    search: SearchRule | None = None
+    search_prob: float = 1.0
+    smoothing: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        rho = self.max_relative_step
-        use = "Use None or a positive number such as 0.005."
-        require("max_relative_step", rho, rho is None or 0.0 < rho < math.inf, use)
-        require("fit", self.fit, callable(self.fit), "Use a function: cgq.two_point.")
-        whole = isinstance(self.max_fits, int) and self.max_fits >= 1
-        require("max_fits", self.max_fits, whole, "Use a whole number of 1 or more.")
-        usable = self.search is None or callable(self.search)
-        require("search", self.search, usable, "Use a function like cgq.QuadraticSearch().")
-        share = 0.0 <= self.search_prob <= 1.0
-        require("search_prob", self.search_prob, share, "Use a probability from 0 to 1.")
-        share = 0.0 <= self.smoothing < 1.0
-        require("smoothing", self.smoothing, share, "Use 0 (none) or a share below 1.")
-        require("seed", self.seed, isinstance(self.seed, int), "Use a whole number.")
+        for name, (valid, cure) in CHECKS.items():
+            if hasattr(self, name):
+                value = getattr(self, name)
+                require(name, value, valid(value), cure)
 
     @cached_property
     def rule(self) -> SearchRule:
@@ -84,22 +101,12 @@ class SearchOptions:
 class ConjugateOptions(SearchOptions):
     """Those, and how CGQ's direction is made."""
 
-    momentum: Rule | float
-    max_momentum: float
-    nesterov: bool
-    decoupled_weight_decay: bool
-    probe: float | None
-    maximize: bool
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        beta, gamma = self.momentum, self.probe
-        use = "Use a rule such as cgq.polak_ribiere, or a number of 0 or more."
-        number = isinstance(beta, (int, float)) and 0 <= beta < math.inf
-        require("momentum", beta, callable(beta) or number, use)
-        require("max_momentum", self.max_momentum, self.max_momentum >= 0.0, "Use 0 or more.")
-        use = "Use None or the length of the first trial step."
-        require("probe", gamma, gamma is None or 0.0 < gamma < math.inf, use)
+    momentum: Rule | float = polak_ribiere
+    max_momentum: float = 0.8
+    nesterov: bool = False
+    decoupled_weight_decay: bool = False
+    probe: float | None = None
+    maximize: bool = False
 
     @cached_property
     def shrinks_trial(self) -> bool:

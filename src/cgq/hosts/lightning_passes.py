@@ -63,7 +63,7 @@ class RepeatsPasses(SearchOptimizer):
         grads = [param.grad for param in self._params() if param.grad is not None]
         batches, self.batches = self.batches, None
         if not batches or all(bool(grad.isfinite().all()) for grad in grads):
-            return  # taken, or left out by the module's own optimizer_step
+            return  # taken, or skipped by the module's own optimizer_step
         batches.rewind()
         self.last_search = None
         count_skipped(self.param_groups)

@@ -15,16 +15,29 @@ Phi = Callable[[float], float]
 
 
 class Start(NamedTuple):
-    """What is known before the first trial."""
+    """What is known before the first trial.
 
-    loss: float  # φ(0)
-    slope: float  # φ'(0), negative where the direction descends
-    trial: float  # a first step that stands out of the noise
-    ceiling: float  # no step is longer
-    noise: float = 0.0  # how far φ may be off
-    squared_length: float = math.nan  # |d|², for a search with `needs_length`
-    dtype: torch.dtype = torch.float64  # of the loss
-    memory: Mapping[str, float] = MappingProxyType({})  # what the search kept of the last one
+    >>> start = Start(loss=5.0, slope=-4.0, trial=0.1, ceiling=1.0)
+    >>> start.loss + start.ceiling * start.slope  # what the slope alone promises
+    1.0
+    """
+
+    loss: float
+    """φ(0)."""
+    slope: float
+    """φ'(0), negative where the direction descends."""
+    trial: float
+    """A first step that stands out of the noise."""
+    ceiling: float
+    """No step is longer."""
+    noise: float = 0.0
+    """How far φ may be off."""
+    squared_length: float = math.nan
+    """That of the direction d, for a search with `needs_length`."""
+    dtype: torch.dtype = torch.float64
+    """That of the loss."""
+    memory: Mapping[str, float] = MappingProxyType({})
+    """What the search kept of the last one."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +86,11 @@ class SearchRule(Protocol):
 
     It is asked where the slope is negative. A step of 0.0 after trials means that none could be
     taken: the optimizer step is skipped. Three attributes are optional. `needs_length = True` asks
-    for |d|² in `Start.squared_length`. `any_slope = True`: it is asked even where the direction
-    climbs; else `CGQ` restarts from steepest descent there, and `LineSearch` takes the average
+    for the length of d, squared. `any_slope = True`: it is asked even where the direction climbs;
+    else `ConjugateDescent` restarts from steepest descent there, and `LineSearch` takes the average
     step. `memory` holds first values of the numbers that the search keeps from batch to batch.
 
-    >>> from cgq import CGQ
+    >>> from cgq import ConjugateDescent
     >>> def halving(phi, start):
     ...     steps, losses = [start.trial], [phi(start.trial)]
     ...     while losses[-1] >= start.loss and len(steps) < 10:
@@ -87,10 +100,10 @@ class SearchRule(Protocol):
     ...     return Search(start.loss, start.slope, math.nan, tuple(steps), tuple(losses),
     ...                   step_size=steps[-1] if accepted else 0.0, accepted=accepted, capped=False)
     >>> weight = torch.nn.Parameter(torch.ones(3))
-    >>> optimizer = CGQ([weight], search=halving)
+    >>> optimizer = ConjugateDescent([weight], search=halving)
     >>> loss = optimizer.step(lambda: 10 * weight.square().sum())
-    >>> optimizer.last_search.trial_steps
-    (0.1, 0.05)
+    >>> optimizer.last_search.evaluations
+    2
     """
 
     def __call__(self, phi: Phi, start: Start, /) -> Search: ...

@@ -15,7 +15,7 @@ MARGIN = 0.01
 
 
 def chance_loss(header: Line) -> float | None:
-    """The cross-entropy of guessing: ln C for C classes, or tokens of a text.
+    """The cross-entropy H of guessing by frequency: ln C for C balanced classes, or tokens.
 
     None for a task of the user's own, whose classes nobody has counted.
 
@@ -27,7 +27,7 @@ def chance_loss(header: Line) -> float | None:
     dataset = header["dataset"]
     if dataset == STDLIB:
         return math.log(VOCABULARY)
-    return math.log(SOURCES[dataset].classes) if dataset in SOURCES else None
+    return SOURCES[dataset].label_entropy if dataset in SOURCES else None
 
 
 def dead(run: Run) -> bool:
@@ -35,7 +35,7 @@ def dead(run: Run) -> bool:
 
     It diverged, or the train loss L of its last epoch shows that it only guessed:
 
-        L ≥ 0.99 ln C
+        L ≥ 0.99 H
     """
     if run.end is None:
         return False

@@ -32,8 +32,8 @@ def what_died(compared: Sequence[Comparison]) -> Table | None:
         "What died",
         tuple(map(Column, COLUMNS)),
         tuple(rows),
-        "Mean train loss of the epoch, ± standard deviation over seeds. Guessing: ln of the number "
-        "of classes. Died: diverged, or the last epoch's train loss is not "
+        "Mean train loss of the epoch, ± standard deviation over seeds. Guessing: the entropy of "
+        "the labels. Died: diverged, or the last epoch's train loss is not "
         f"{100 * MARGIN:g} % below guessing.",
     )
 

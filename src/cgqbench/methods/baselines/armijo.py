@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from cgq import CGQ, Search, Start
+from cgq import ConjugateDescent, Search, Start
 from cgqbench.methods.baselines.settings import require
 
 # The paper does not say what happens after too many backtracks; its authors' program moves by this.
 FALLBACK = 1e-6
 
 
-class Armijo(CGQ):
+class Armijo(ConjugateDescent):
     r"""Gradient descent by the longest step of a shrinking sequence that lowers the loss enough.
 
     .. math::

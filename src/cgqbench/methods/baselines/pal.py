@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from cgq import CGQ, Parabola, Search, Start, two_point
+from cgq import ConjugateDescent, Parabola, Search, Start, two_point
 from cgqbench.methods.baselines.settings import require
 
 SHORT = 1e-38  # |d|² below which 1/|d| could leave the range of float32: as good as none
 
 
-class PAL(CGQ):
+class PAL(ConjugateDescent):
     r"""A step to the minimum of a parabola through one probe, taken along a unit direction.
 
     .. math::

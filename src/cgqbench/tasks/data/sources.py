@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,16 @@ class Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: bool
+    label_counts: tuple[int, ...] = ()
+    """How often each class is in the train split; none: all as often."""
+
+    @property
+    def label_entropy(self) -> float:
+        """The cross-entropy of guessing by frequency, in nats."""
+        if not self.label_counts:
+            return math.log(self.classes)
+        shares = [count / sum(self.label_counts) for count in self.label_counts]
+        return -sum(share * math.log(share) for share in shares)
 
 
 def _idx_files(folder: str, split: str) -> tuple[str, ...]:
@@ -103,6 +114,7 @@ _SVHN = Source(
     mean=(0.5, 0.5, 0.5),
     std=(0.5, 0.5, 0.5),
     augment=False,
+    label_counts=(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
 )
 
 _CIFAR_HOST = "https://www.cs.toronto.edu/~kriz"
