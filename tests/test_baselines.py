@@ -15,13 +15,13 @@ import torch
 from test_accelerator import as_accelerator
 from torch import Tensor, nn
 
-from cgq import CGQ, Search, Start
+from cgq import ConjugateDescent, Search, Start
 from cgqbench.methods.baselines import PAL, Armijo
 from cgqbench.methods.baselines.armijo import FALLBACK, BacktrackingSearch
 from cgqbench.methods.baselines.pal import ParabolicSearch
 
 Loss = Callable[[], Tensor]
-Make = Callable[[Any], CGQ]
+Make = Callable[[Any], ConjugateDescent]
 
 
 def armijo(params: Any, **options: Any) -> Armijo:
@@ -31,7 +31,7 @@ def armijo(params: Any, **options: Any) -> Armijo:
 BOTH = pytest.mark.parametrize("make", [armijo, PAL], ids=["armijo", "pal"])
 
 
-def searched(optimizer: CGQ) -> Search:
+def searched(optimizer: ConjugateDescent) -> Search:
     assert optimizer.last_search is not None
     return optimizer.last_search
 

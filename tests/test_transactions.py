@@ -48,7 +48,8 @@ class Run:
         random.seed(0)
         numpy.random.seed(0)
         self.model = Noisy().double()
-        self.optimizer = CGQ(self.model.parameters(), **options)
+        make = ConjugateDescent if "search" in options else CGQ
+        self.optimizer = make(self.model.parameters(), **options)
         self.inputs, self.targets = torch.randn(16, 4).double(), torch.randn(16, 1).double()
         self.calls = 0
         self.mischief: dict[int, Callable[[Tensor], Any]] = {}

@@ -17,7 +17,7 @@ from test_transactions import Run as PlainRun
 from test_transactions import assert_same
 from torch import Tensor, nn
 
-from cgq import CGQ, LineSearch, Search, Start
+from cgq import CGQ, ConjugateDescent, LineSearch, Search, Start
 from ids import option_id
 
 Phi = Callable[[float], float]
@@ -143,7 +143,7 @@ def test_slope_and_length_are_those_of_the_line(options: dict[str, Any]) -> None
     if base:
         optimizer: Any = LineSearch(base(line.groups), search=search, **EACH)
     else:
-        optimizer = CGQ(line.groups, search=search, **more)
+        optimizer = ConjugateDescent(line.groups, search=search, **more)
     sign = -1.0 if "maximize" in options or base is climbing else 1.0
     for _ in range(6):
         g, at_zero = line.gradient(), line.loss().item()
@@ -179,7 +179,7 @@ def test_only_who_asks_is_told_the_length(kind: Any) -> None:
 
 def test_the_dtype_is_the_loss_s() -> None:
     weight, search = nn.Parameter(torch.ones(3)), Told()
-    optimizer = CGQ([weight], search=search)
+    optimizer = ConjugateDescent([weight], search=search)
     optimizer.step(lambda: weight.square().sum())
     optimizer.step(lambda: weight.square().sum().double())
     assert [start.dtype for start in search.starts] == [torch.float32, torch.float64]
@@ -211,7 +211,7 @@ def test_it_is_asked_where_the_update_climbs_only_if_it_wants_to(any_slope: bool
 def test_without_any_slope_cgq_restarts_where_momentum_climbs(any_slope: bool) -> None:
     weight, search = nn.Parameter(torch.zeros(1, dtype=torch.float64)), Told()
     search.any_slope = any_slope
-    optimizer = CGQ([weight], momentum=0.9, search=search)
+    optimizer = ConjugateDescent([weight], momentum=0.9, search=search)
     optimizer.step(lambda: -10.0 * weight.sum())
     optimizer.step(lambda: weight.sum())  # -g + 0.9·p = -1 + 9
     assert search.starts[1].slope == pytest.approx(8.0 if any_slope else -1.0)
@@ -292,7 +292,7 @@ def test_its_memory_survives(kind: Any, kept: Any) -> None:
 
 def test_a_plain_function_is_pickled_by_its_name() -> None:
     weight = nn.Parameter(torch.ones(2))
-    again = pickle.loads(pickle.dumps(CGQ([weight], search=first_trial_is_best)))
+    again = pickle.loads(pickle.dumps(ConjugateDescent([weight], search=first_trial_is_best)))
     assert again.options.search is first_trial_is_best
 
 
@@ -300,7 +300,7 @@ def test_a_state_from_before_the_search_gets_its_first_memory() -> None:
     weight = nn.Parameter(torch.ones(2))
     plain = CGQ([weight])
     plain.step(lambda: weight.square().sum())
-    other = CGQ([weight], search=Remembering())
+    other = ConjugateDescent([weight], search=Remembering())
     other.load_state_dict(plain.state_dict())
     assert other.param_groups[0]["tried"] == 0.5
     other.step(lambda: weight.square().sum())
@@ -309,7 +309,10 @@ def test_a_state_from_before_the_search_gets_its_first_memory() -> None:
 
 def test_what_is_no_search_is_refused() -> None:
     weights = [nn.Parameter(torch.ones(2))]
-    for make in (CGQ, lambda params, search: LineSearch(torch.optim.SGD(params), search=search)):
+    for make in (
+        ConjugateDescent,
+        lambda params, search: LineSearch(torch.optim.SGD(params), search=search),
+    ):
         with pytest.raises(ValueError, match="Invalid search"):
             make(weights, search="golden section")
 
