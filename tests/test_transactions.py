@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import cgq
-from cgq import CGQ
+from cgq import CGQ, ConjugateDescent
 from ids import option_id
 
 OPTIONS: list[dict[str, Any]] = [
