@@ -17,7 +17,7 @@ from test_transactions import Run as PlainRun
 from test_transactions import assert_same
 from torch import Tensor, nn
 
-from cgq import CGQ, ConjugateDescent, LineSearch, Search, Start
+from cgq import CGQ, ConjugateDescent, LineSearch, QuadraticSearch, Search, Start, least_squares
 from ids import option_id
 
 Phi = Callable[[float], float]
@@ -208,7 +208,7 @@ def test_it_is_asked_where_the_update_climbs_only_if_it_wants_to(any_slope: bool
 
 
 @pytest.mark.parametrize("any_slope", [False, True])
-def test_without_any_slope_cgq_restarts_where_momentum_climbs(any_slope: bool) -> None:
+def test_without_any_slope_directions_restart_where_momentum_climbs(any_slope: bool) -> None:
     weight, search = nn.Parameter(torch.zeros(1, dtype=torch.float64)), Told()
     search.any_slope = any_slope
     optimizer = ConjugateDescent([weight], momentum=0.9, search=search)
@@ -315,6 +315,25 @@ def test_what_is_no_search_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="Invalid search"):
             make(weights, search="golden section")
+    with pytest.raises(TypeError, match="search"):
+        CGQ(weights, search=first_trial_is_best)  # type: ignore[call-arg]
+
+
+@WAYS
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("settings", [{}, {"fit": least_squares, "max_fits": 2}], ids=option_id)
+def test_with_the_paper_s_search_it_is_cgq(settings: dict[str, Any]) -> None:
+    """Bit for bit, where some batches are searched and others not."""
+    ends = []
+    for options in (settings, {"search": QuadraticSearch(**settings)}):
+        run, searches = PlainRun(search_prob=0.5, **options), []
+        for _ in range(10):
+            run.step()
+            searches.append(run.optimizer.last_search)
+        assert None in searches
+        assert any(searches)
+        ends.append((run.snapshot(), searches))
+    assert_same(*ends)
 
 
 # What fails
