@@ -376,7 +376,6 @@ def test_gradients_the_caller_put_there_are_used_every_time(
     assert optimizer.param_groups[0]["skipped"] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="a gradient that was used before is not put back")
 def test_gradients_the_caller_put_there_survive_a_closure_that_raises() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = CGQ([weight])

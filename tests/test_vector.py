@@ -193,18 +193,7 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
         assert len(collectives) == step
 
 
-@pytest.mark.parametrize(
-    "accelerator",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True, reason="where a span ends depends on the sizes of this rank's shards"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("accelerator", [False, True])
 def test_every_rank_sends_as_many_numbers(
     accelerator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,5 +211,6 @@ def test_every_rank_sends_as_many_numbers(
         sent.append([])
         x = vector([torch.ones(size) for size in shards], reduce=reduce)
         share_all_products(x)
-        assert float(x @ x) == sum(shards)
+        # A device squares a norm of float32: off by its rounding.
+        assert float(x @ x) == pytest.approx(sum(shards), rel=1e-6)
     assert sent[0] == sent[1] == sent[2]

@@ -75,7 +75,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         """The points θ + α·(a·r + b·p)."""
         state, (a, b) = self._state, self._mixture(plan.beta)
         at = along(self._shares, (state.scratch, a), (state.direction, b))
-        return DeviceLine(state, at, self._snapshot(), self.layout.empty())
+        return DeviceLine(state, at, self._snapshot())
 
     def move(self, plan: Plan) -> None:
         self._state.remember(self._residual, plan.beta)
@@ -141,9 +141,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
 
     def line(self, plan: Plan) -> DeviceLine:
         displacement = self._displacement
-        return DeviceLine(
-            displacement, displacement.along, displacement.scratch, self.layout.empty()
-        )
+        return DeviceLine(displacement, displacement.along, displacement.scratch)
 
     def move(self, plan: Plan) -> None:
         displacement = self._displacement

@@ -139,8 +139,10 @@ class SearchOptimizer(Optimizer):
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
         objective = objective_of(closure, params, self._environment)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
-        try:
+        with ExitStack() as done:
+            done.callback(self._environment.forget)
             loss = objective.first_pass(stale)
+            done.callback(self._gradients_are_used, objective, params)
             with ExitStack() as undo:
                 undo.callback(objective.undo)
                 zeroed = self._gradients.stale is not stale  # by the closure's zero_grad()
@@ -152,15 +154,15 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     undo.pop_all()
             self._record(outcome, objective)
-        finally:
-            self._environment.forget()
-            if isinstance(objective, ClosureObjective):
-                self._gradients.used(params, from_caller=objective.uses_callers)
-            else:  # an objective of its own replaces gradients: it asks for no stale ones
-                self._gradients.used(())
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
         return loss
+
+    def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:
+        if isinstance(objective, ClosureObjective):
+            self._gradients.used(params, from_caller=objective.uses_callers)
+        else:  # an objective of its own replaces gradients: it asks for no stale ones
+            self._gradients.used(())
 
     @abstractmethod
     def _take_step(

@@ -44,7 +44,8 @@ class SpeculativeStep(SearchedStep):
         direction.withhold(lost)
         plan = plan._replace(trial=choose(lost, 0.0, plan.trial))
         # All of them tensors: of a float and a tensor torch makes another quotient than the host.
-        plan = Plan(*(as_tensor(number, device) for number in plan))
+        # But not the last, a length: nobody asks for it here.
+        plan = Plan(*(as_tensor(number, device) for number in plan[:-1]))
         steps = [plan.trial]
         losses = [as_tensor(self._phi(line, plan.trial), device)]
         # A first trial at the ceiling is mostly the last: one wait more costs less then. And in
@@ -54,10 +55,11 @@ class SpeculativeStep(SearchedStep):
             losses.append(as_tensor(self._phi(line, steps[1]), device))
         landed = self._applied(steps[-1], plan)[1] if self._options.smoothing else steps[-1]
         line.move_to(landed)
-        *numbers, at = stacked(device, *plan, *steps, *losses, landed).tolist()
+        *numbers, at = stacked(device, *plan[:-1], *steps, *losses, landed).tolist()
         line.stands_at(at)
-        plan = Plan(*numbers[: len(plan)])
-        steps, losses = numbers[len(plan) : -len(losses)], numbers[-len(losses) :]
+        trials = len(steps)
+        plan, measured = Plan(*numbers[: -2 * trials]), numbers[-2 * trials :]
+        steps, losses = measured[:trials], measured[trials:]
         known = dict(zip(steps[::-1], losses[::-1], strict=True))  # at one point, the first counts
         if not self._has_line(plan):
             line.move_back()

@@ -60,7 +60,7 @@ class ClosureObjective:
         at_hand = found if stale.from_caller else given
         with ExitStack() as undo:
             undo.callback(self._environment.rewind)
-            undo.callback(self._set_grads, given)
+            undo.callback(self._set_grads, at_hand)
             # Without old gradients it shows who ran backward(), and none is added to an old one.
             self._set_grads([None] * len(found))
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():

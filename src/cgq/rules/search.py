@@ -33,7 +33,7 @@ class Start(NamedTuple):
     noise: float = 0.0
     """How far φ may be off."""
     squared_length: float = math.nan
-    """That of the direction d, for a search with `needs_length`."""
+    """That of the direction d, without decoupled decay, for a search with `needs_length`."""
     dtype: torch.dtype = torch.float64
     """That of the loss."""
     memory: Mapping[str, float] = MappingProxyType({})

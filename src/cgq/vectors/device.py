@@ -62,7 +62,7 @@ class DeviceLine(Line):
         self._own = workspace.own_memory()
         start = snapshot or self._own or workspace.layout.gathered(workspace.layout.values())
         super().__init__(workspace.layout, at, start)
-        self._point = self._own or point or start
+        self._point = self._own or point or (workspace.layout.empty() if snapshot else start)
 
     def move_to(self, alpha: Number) -> None:
         if alpha is self._alpha or (isinstance(alpha, float) and _is(self._alpha, alpha)):

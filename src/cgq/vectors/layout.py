@@ -92,6 +92,10 @@ class Layout:
         for block, ((device, dtype), indices) in enumerate(members.items()):
             self._kinds.append((device, dtype))
             self.sizes.append(self._place(block, device, indices))
+        # The group of each number that makes up an inner product.
+        self.dot_groups = [span.group for span in self.spans]
+        if reduce is not None:
+            self.dot_groups = sorted(set(self.dot_groups))
         # Where sums are made: an accelerator, if any parameter is on one.
         self.device = min((device for device, _ in self._kinds), key=scalars.is_host)
         self.on_host = scalars.is_host(self.device)

@@ -17,7 +17,7 @@ from cgq.vectors.layout import Layout
 PIECE = 1 << 18
 
 Dots = dict[tuple[str, str], list[Any]]
-"""Products of each span, without the scales, by the names of the two vectors."""
+"""Products of each span (of each group, if sharded), without scales, by the vectors' names."""
 
 
 class Vector:
@@ -46,8 +46,8 @@ class Vector:
         share_products([(self, other)])
         dots = self._dots[_pair(self, other)]
         if weights is not None:
-            spans = zip(self.layout.spans, dots, strict=True)
-            dots = [times(weights[span.group], dot) for span, dot in spans]
+            groups = zip(self.layout.dot_groups, dots, strict=True)
+            dots = [times(weights[group], dot) for group, dot in groups]
         return times(self.scale * other.scale, self._total(dots))
 
     def length(self) -> Number:
@@ -64,13 +64,24 @@ class Vector:
 
 def share_products(pairs: Iterable[tuple[Vector, Vector]]) -> None:
     """Compute the products of these pairs that are not known yet, with one collective at most."""
-    new = [(a, b, a._dots_with(b)) for a, b in pairs if _pair(a, b) not in a._dots]
+    new = [(a, b) for a, b in pairs if _pair(a, b) not in a._dots]
     if not new:
         return
-    reduce = new[0][0].layout.reduce
-    numbers = iter(() if reduce is None else reduce([dot for _, _, dots in new for dot in dots]))
-    for a, b, dots in new:
-        a._dots[_pair(a, b)] = dots if reduce is None else [next(numbers) for _ in dots]
+    layout = new[0][0].layout
+    dots = [a._dots_with(b) for a, b in new]
+    if layout.reduce is not None:
+        # By groups, which all ranks have: how many spans there are depends on a rank's shards.
+        groups = layout.dot_groups
+        sums = [_sum_of_group(layout, each, group) for each in dots for group in groups]
+        numbers = iter(layout.reduce(sums))
+        dots = [[next(numbers) for _ in groups] for _ in new]
+    for (a, b), each in zip(new, dots, strict=True):
+        a._dots[_pair(a, b)] = each
+
+
+def _sum_of_group(layout: Layout, dots: list[Any], group: int) -> Number:
+    pairs = zip(layout.spans, dots, strict=True)
+    return sum(dot for span, dot in pairs if span.group == group)
 
 
 def share_all_products(*vectors: Vector | None) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from cgq import ConjugateDescent, Parabola, Search, Start, two_point
 from cgqbench.methods.baselines.settings import require
-
-SHORT = 1e-38  # |d|² below which 1/|d| could leave the range of float32: as good as none
 
 
 class PAL(ConjugateDescent):
@@ -89,7 +88,9 @@ class ParabolicSearch:
         steps: tuple[float, ...] = ()
         losses: tuple[float, ...] = ()
         # Where φ does not fall the probe could change nothing and is left out.
-        falls = start.slope < 0.0 and start.squared_length > SHORT
+        # A d so short that 1/|d| leaves the range of numbers is as good as none.
+        largest = max(torch.finfo(dtype).max for dtype in (torch.float32, start.dtype))
+        falls = start.slope < 0.0 and start.squared_length * largest > 1.0
         unit = start.squared_length**-0.5 if falls else 1.0  # the α of a length of 1
         slope, chosen = start.slope * unit, 0.0
         q = Parabola(math.nan, slope, start.loss)
