@@ -1,11 +1,13 @@
 """Epoch times on a GPU, as `cgq` runs them, data pipeline included: `make bench-gpu`.
 
 Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
-The last table runs whole cells through the engine, one at a time and several at once.
+The last table runs whole cells through the engine, one at a time and several at once. `--apart`
+leaves the parameters where torch put them, instead of side by side in memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import statistics
@@ -21,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import cgq
+import cgqbench.training.arithmetic
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import read_run
@@ -159,8 +162,13 @@ def jobs_table(device: str, console: Console, most: int) -> Table:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Epoch times on a GPU.")
+    parser.add_argument("--apart", action="store_true", help="parameters where torch put them")
+    apart = parser.parse_args().apart
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
+    if apart:
+        cgqbench.training.arithmetic.join = lambda parameters: None
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
@@ -169,7 +177,8 @@ def main() -> None:
     console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
     console.print(
         f"batch {BATCH}; SGD with momentum; epochs of {EPOCH:,} images from {BATCHES} batches, "
-        f"mean of {ROUNDS}; passes: forward passes a step",
+        f"mean of {ROUNDS}; passes: forward passes a step; parameters "
+        f"{'apart' if apart else 'side by side'}",
         highlight=False,
     )
     for table in parts:

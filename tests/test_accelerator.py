@@ -18,8 +18,7 @@ from wrapped_run import is_well
 import cgq.engine.guard
 import cgq.rules.scalars
 import cgq.vectors.layout
-from cgq import CGQ, fletcher_reeves, least_squares
-from cgqbench.training.contiguous import join, views_side_by_side
+from cgq import CGQ, fletcher_reeves, join, least_squares, side_by_side
 from ids import option_id
 
 OPTIONS: list[dict[str, Any]] = [
@@ -108,7 +107,7 @@ def test_the_same_steps_in_joined_memory(
     apart, joined = Run(**options, search_prob=search_prob), Run(**options, search_prob=search_prob)
     params = list(joined.model.parameters())
     join(params)
-    places = views_side_by_side(params)
+    places = side_by_side(params)
     assert places is not None
 
     def closure(backward: bool) -> Tensor:

@@ -10,9 +10,8 @@ import torch
 from test_accelerator import Looks, as_accelerator, assert_no_copy_outlives_a_step
 from wrapped_run import Run, adamw, is_well
 
-from cgq import LineSearch
+from cgq import LineSearch, join, side_by_side
 from cgq.vectors.layout import Layout
-from cgqbench.training.contiguous import join, views_side_by_side
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:
@@ -204,7 +203,7 @@ def test_the_same_steps_in_joined_memory(
     apart, joined = Run(make, search_prob=search_prob), Run(make, search_prob=search_prob)
     params = list(joined.model.parameters())
     join(params)
-    places = views_side_by_side(params)
+    places = side_by_side(params)
     assert places is not None
 
     def closure(backward: bool) -> torch.Tensor:

@@ -7,6 +7,7 @@ from cgq.rules.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stie
 from cgq.rules.parabola import Parabola, least_squares, two_point
 from cgq.rules.quadratic_search import QuadraticSearch, quadratic_search
 from cgq.rules.search import Search, SearchRule, Start
+from cgq.vectors.side_by_side import join, side_by_side
 
 __version__ = "0.1.0"
 
@@ -25,8 +26,10 @@ __all__ = [
     "dai_yuan",
     "fletcher_reeves",
     "hestenes_stiefel",
+    "join",
     "least_squares",
     "polak_ribiere",
     "quadratic_search",
+    "side_by_side",
     "two_point",
 ]

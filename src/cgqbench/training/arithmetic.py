@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cgq import join
 from cgqbench.tasks.networks import repeated_blocks
-from cgqbench.training.contiguous import join
 
 # The shapes of blocks a network may have, and so how often one block's code is compiled.
 SHAPES = 64

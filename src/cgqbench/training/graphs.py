@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cgq import side_by_side
 from cgq.evaluation import Environment, StaleGradients, dtypes_behind, loss_value, rounding
 from cgqbench.tasks.task import Loss, TaskError
 from cgqbench.training.capturable import only_what_a_graph_repeats
-from cgqbench.training.contiguous import flat_values, set_values, views_side_by_side
+from cgqbench.training.flat_values import flat_values, set_values
 
 # Passes before a capture, in which libraries choose their kernels and take their memory.
 WARM_UP = 3
@@ -121,7 +122,7 @@ class Captured:
 
     def _join_gradients(self) -> None:
         grads = [param.grad for param in self.params if param.grad is not None]
-        places = views_side_by_side(self.params) if len(grads) == len(self.params) else None
+        places = side_by_side(self.params) if len(grads) == len(self.params) else None
         if places is not None:
             torch._foreach_copy_(places, grads)
             for param, place in zip(self.params, places, strict=True):

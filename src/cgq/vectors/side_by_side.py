@@ -11,8 +11,15 @@ from torch import Tensor
 ALIGNED = 16
 
 
-def views_side_by_side(tensors: Sequence[Tensor]) -> list[Tensor] | None:
-    """Empty tensors like these, next to each other in memory; None: some would be misaligned."""
+def side_by_side(tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    """Empty tensors like these, next to each other in memory; None: some would be misaligned.
+
+    For gradients that one's own code makes, such as a captured graph.
+
+    >>> first, second = side_by_side([torch.zeros(4), torch.zeros(3)])
+    >>> second.data_ptr() - first.data_ptr()
+    16
+    """
     alike = len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
     dense = all(_is_dense(tensor) for tensor in tensors)
     sizes = [tensor.numel() for tensor in tensors]
@@ -32,34 +39,18 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def join(parameters: Sequence[Tensor]) -> None:
-    """Move parameters next to each other, if that leaves all of them aligned.
+    """Move parameters next to each other in memory, if that leaves all of them aligned.
+
+    On an accelerator the optimizers of this package find out, and single kernels serve all
+    parameters. Nothing else changes. Call it once the model is on its device, before the optimizer
+    is made.
 
     >>> model = torch.nn.Linear(4, 4)
     >>> join(list(model.parameters()))
     >>> model.weight.untyped_storage().data_ptr() == model.bias.untyped_storage().data_ptr()
     True
     """
-    places = views_side_by_side(parameters) if parameters else None
+    places = side_by_side(parameters) if parameters else None
     if places is not None:
         for parameter, place in zip(parameters, places, strict=True):
             parameter.data = place.copy_(parameter.data)
-
-
-def _kinds(tensors: list[Tensor]) -> dict[torch.dtype, list[Tensor]]:
-    kinds: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault(tensor.dtype, []).append(tensor)
-    return kinds
-
-
-def flat_values(tensors: list[Tensor]) -> list[Tensor]:
-    """Their values, in one new tensor for each dtype."""
-    return [torch.cat([t.reshape(-1) for t in alike]) for alike in _kinds(tensors).values()]
-
-
-def set_values(tensors: list[Tensor], flat: list[Tensor]) -> None:
-    """The inverse of `flat_values`."""
-    for alike, values in zip(_kinds(tensors).values(), flat, strict=True):
-        parts = torch.split(values, [tensor.numel() for tensor in alike])
-        shaped = [part.view(t.shape) for part, t in zip(parts, alike, strict=True)]
-        torch._foreach_copy_(alike, shaped)
