@@ -16,6 +16,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 from cifar_shapes import SHAPE, images
@@ -23,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 import cgq
-import cgqbench.training.arithmetic
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import read_run
@@ -168,7 +168,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
     if apart:
-        cgqbench.training.arithmetic.join = lambda parameters: None
+        mock.patch("cgqbench.training.arithmetic.join", lambda parameters: None).start()
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
