@@ -168,7 +168,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
     if apart:
-        mock.patch("cgqbench.training.arithmetic.join", lambda parameters: None).start()
+        mock.patch("cgqbench.training.arithmetic.join", return_value=None).start()
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
