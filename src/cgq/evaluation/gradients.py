@@ -48,7 +48,7 @@ class UnclippedGradients:
         self._clipped = StaleGradients([])
 
     @contextmanager
-    def kept(self, params: Sequence[Tensor]) -> Iterator[None]:
+    def before_clipping(self, params: Sequence[Tensor]) -> Iterator[None]:
         """Keep the gradients that this block is about to change."""
         before = [(param, self._of(param)) for param in params]
         values = {id(param): grad.clone() for param, grad in before if grad is not None}
@@ -105,4 +105,4 @@ class GradientLog:
     def clipping(self, params: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Keep the gradients that a block is about to change."""
         self.unclipped = self.unclipped or UnclippedGradients()
-        return self.unclipped.kept(params)
+        return self.unclipped.before_clipping(params)
