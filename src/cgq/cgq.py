@@ -109,7 +109,7 @@ class ConjugateDescent(SearchOptimizer):
         direction = kind(
             state,
             grads,
-            self._unclipped(params),
+            self._gradients.unclipped(params),
             shares,
             ceiling,
             options=options,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import Optimizer
 
-from cgq.engine.base_update import BaseUpdate, Displacement
+from cgq.engine.base_update import BaseUpdate, Displacement, refuse_unsuitable
 from cgq.engine.device import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.guard import trusted
@@ -101,7 +101,7 @@ class LineSearch(SearchOptimizer):
         process_group: ProcessGroup | None = None,
         search: SearchRule | None = None,
     ) -> None:
-        _refuse_unsuitable(base)
+        refuse_unsuitable(base)
         rho = max_relative_step
         use = "Use a positive number such as 0.005: a step is measured by the weights alone."
         require("max_relative_step", rho, rho is not None and 0.0 < rho < math.inf, use)
@@ -208,7 +208,7 @@ class LineSearch(SearchOptimizer):
         update = kind(
             displacement,
             displacement.layout.gradients(),
-            self._unclipped(params),
+            self._gradients.unclipped(params),
             loss,
             schedule=factor * fading(groups[0]["steps"], self.full_steps),
             maximize=bool(groups[0].get("maximize")),
@@ -248,24 +248,3 @@ class LineSearch(SearchOptimizer):
 
     def _is_due(self) -> bool:
         return self.options.search_prob > 0.0 and super()._is_due()
-
-
-def _refuse_unsuitable(base: Any) -> None:
-    """Raise where no line can be made of what `base` does."""
-    if isinstance(base, type) or not (hasattr(base, "param_groups") and hasattr(base, "step")):
-        raise TypeError(
-            f"LineSearch goes around an optimizer, not {base!r}: "
-            "LineSearch(torch.optim.AdamW(model.parameters()))."
-        )
-    if isinstance(base, LBFGS):
-        raise ValueError(
-            "LBFGS evaluates the closure itself and has a search of its own: use it bare, or "
-            "another optimizer inside LineSearch."
-        )
-    if isinstance(base, SparseAdam):
-        raise ValueError(
-            "SparseAdam takes sparse gradients, but a line needs them dense: use Adam, and "
-            "sparse=False in the embedding."
-        )
-    if isinstance(base, SearchOptimizer):
-        raise ValueError(f"{type(base).__name__} searches along its own line: use it bare.")

@@ -260,10 +260,5 @@ class SearchOptimizer(Optimizer):
         """
         return self._gradients.clipping(self._params())
 
-    def _unclipped(self, params: Sequence[Tensor]) -> list[Tensor] | None:
-        """The gradients of the loss, where `.grad` holds clipped ones."""
-        unclipped = self._gradients.unclipped
-        return None if unclipped is None else unclipped.of(params)
-
     def _params(self) -> list[Tensor]:
         return [param for group in self.param_groups for param in group["params"]]

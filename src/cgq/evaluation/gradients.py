@@ -75,7 +75,7 @@ class GradientLog:
 
     def __init__(self) -> None:
         self.stale = StaleGradients([])
-        self.unclipped: UnclippedGradients | None = None
+        self._unclipped: UnclippedGradients | None = None
         self._found: StaleGradients | None = None
         self._looked_for_dropped = False
 
@@ -86,7 +86,7 @@ class GradientLog:
     def used(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
         """What is in `.grad` now is no gradient of the next step, unless nobody makes one."""
         self.stale, self._found = StaleGradients(params, from_caller), None
-        self.unclipped = None
+        self._unclipped = None
 
     def were_found(self, params: Sequence[Tensor]) -> bool:
         """Whether gradients are there of before the optimizer was made."""
@@ -104,5 +104,9 @@ class GradientLog:
 
     def clipping(self, params: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Keep the gradients that a block is about to change."""
-        self.unclipped = self.unclipped or UnclippedGradients()
-        return self.unclipped.before_clipping(params)
+        self._unclipped = self._unclipped or UnclippedGradients()
+        return self._unclipped.before_clipping(params)
+
+    def unclipped(self, params: Sequence[Tensor]) -> list[Tensor] | None:
+        """The gradients of the loss, where `.grad` holds clipped ones."""
+        return None if self._unclipped is None else self._unclipped.of(params)
