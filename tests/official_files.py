@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from cgqbench.tasks.data.sources import SOURCES, Part, Source
+from cgqbench.tasks.data.image_sets import SOURCES, Part, Source
 
 Bytes = NDArray[np.uint8]
 TRAIN, TEST = 20, 10

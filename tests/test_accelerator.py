@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from wrapped_run import is_well
 
-import cgq.engine.guard
+import cgq.engine.run_guard
 import cgq.rules.scalars
 import cgq.vectors.layout
 from cgq import CGQ, fletcher_reeves, join, least_squares, side_by_side
@@ -179,7 +179,7 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
 
 def test_unread_losses_are_few_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_relative_step": 0.01, "lr": 10.0, "search_prob": 1e-9}
-    monkeypatch.setattr(cgq.engine.guard, "UNREAD", 8)
+    monkeypatch.setattr(cgq.engine.run_guard, "UNREAD", 8)
     copied = []
     for path in ("host", "accelerator"):
         if path == "accelerator":

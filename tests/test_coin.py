@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from wrapped_run import is_well
 
 from cgq import CGQ, LineSearch
-from cgq.rules.trial import coin
+from cgq.rules.when_to_search import coin
 
 BATCHES = 200
 HEADS = [batch for batch in range(BATCHES) if batch == 0 or coin(0, batch, 0.1)]

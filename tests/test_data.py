@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from cgqbench.tasks.data import NAMES, DamagedData, MissingData, data_folder, fetch, load
+from cgqbench.tasks.data.image_sets import SOURCES
 from cgqbench.tasks.data.images import cropped_and_flipped, normalised
 from cgqbench.tasks.data.loading import dataset
-from cgqbench.tasks.data.sources import SOURCES
 
 DOWNLOADED = [name for name in NAMES if name != "mnist"]
 

@@ -63,7 +63,7 @@ def test_every_option_is_explained():
     assert [name for name in names if f"`{name}`" not in told] == []
 
 
-# A file, and perhaps what is in it: `rules/trial.py`, `coin`.
+# A file, and perhaps what is in it: `rules/when_to_search.py`, `coin`.
 PLACE = re.compile(r"`((?:\w+/)*\w+\.py)`(?:, `([\w.]+)`)?")
 
 

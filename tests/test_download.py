@@ -13,8 +13,8 @@ from file_server import FileServer, serving
 
 from cgqbench.tasks.data import DamagedData
 from cgqbench.tasks.data.download import DownloadError, fetched
+from cgqbench.tasks.data.image_sets import Source
 from cgqbench.tasks.data.loading import dataset
-from cgqbench.tasks.data.sources import Source
 
 
 @pytest.fixture

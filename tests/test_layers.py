@@ -199,13 +199,13 @@ def test_cgqbench_asks_the_package_for_public_names(module: str) -> None:
 
 def test_imports_are_seen_wherever_they_are() -> None:
     code = (
-        "import cgq.engine.step\n"
+        "import cgq.engine.searched_step\n"
         "from cgq.rules import scalars\n"
         "def f():\n    from cgqbench import cli\n"
         "if TYPE_CHECKING:\n    from cgq.cgq import CGQ\n"
     )
     assert set(imports(code)) == {
-        Import("cgq.engine.step", None, 1),
+        Import("cgq.engine.searched_step", None, 1),
         Import("cgq.rules.scalars", None, 2),
         Import("cgqbench.cli", None, 4),
         Import("cgq.cgq", "CGQ", 6),
@@ -231,7 +231,12 @@ def test_what_is_public(code: str, allowed: bool) -> None:
 
 
 def test_layers_are_ordered() -> None:
-    order = ["cgq.rules.trial", "cgq.vectors.line", "cgq.evaluation", "cgq.engine.step"]
+    order = [
+        "cgq.rules.first_trial",
+        "cgq.vectors.line",
+        "cgq.evaluation",
+        "cgq.engine.searched_step",
+    ]
     order += ["cgq.line_search", "cgq", "cgq.hosts.silent", "cgq.timm"]
     assert [layer_of(name) for name in order] == list(range(8))
     with pytest.raises(AssertionError, match="belongs to no layer"):

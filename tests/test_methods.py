@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cgqbench.experiments import EXPERIMENTS
-from cgqbench.experiments.table import LANGUAGE_METHODS, PAPER_METHODS, TODAYS_METHODS
+from cgqbench.experiments.registry import LANGUAGE_METHODS, PAPER_METHODS, TODAYS_METHODS
 from cgqbench.methods import METHODS, chosen
 from cgqbench.methods.readings import momentum, step_size
 from cgqbench.methods.schedules import Budget

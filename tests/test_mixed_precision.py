@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cgq import CGQ, quadratic_search, two_point
 from cgq.evaluation.precision import dtypes_behind, rounding
-from cgq.rules.trial import CLEAR, clear_trial
+from cgq.rules.first_trial import CLEAR, clear_trial
 
 ROOT = Path(__file__).parents[1]
 BF16 = torch.finfo(torch.bfloat16).eps

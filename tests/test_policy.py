@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgq.rules.trial import TrialDecay, coin, first_trial, smoothed
+from cgq.rules.first_trial import TrialDecay, first_trial
+from cgq.rules.when_to_search import coin, smoothed
 
 SETTINGS = settings(deadline=None, derandomize=True)
 N = 10_000

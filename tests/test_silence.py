@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from cgq import CGQ, LineSearch
-from cgq.engine.guard import LONG, MANY
 from cgq.engine.messages import LOST, UNSEEN
+from cgq.engine.run_guard import LONG, MANY
 
 
 def line_search(weight):

@@ -13,9 +13,8 @@ from test_accelerator import as_accelerator
 from torch import Tensor
 
 from cgq import CGQ, hestenes_stiefel
-from cgq.vectors.device import DeviceVector
 from cgq.vectors.layout import Layout
-from cgq.vectors.products import Dots, Vector, share_all_products
+from cgq.vectors.products import DeviceVector, Dots, Vector, share_all_products
 from cgq.vectors.sharding import Reduce
 from ids import option_id
 

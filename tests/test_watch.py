@@ -14,8 +14,8 @@ from wrapped_run import Run
 
 from cgq import CGQ, LineSearch
 from cgq.rules.base_rate import LIFT_TRIES, Lift
-from cgq.rules.trial import coin
 from cgq.rules.trust import BEGINNING, SETTLED, STUCK, Trust
+from cgq.rules.when_to_search import coin
 
 
 def quiet(losses: list[float], share: float = 0.8) -> Trust:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import LineSearch
-from cgq.engine.guard import trusted
+from cgq.engine.run_guard import trusted
 from cgq.rules.trust import Trust
 
 

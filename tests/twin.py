@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from cgq.rules.trial import coin
+from cgq.rules.when_to_search import coin
 
 
 def fit_two_points(loss: float, slope: float, xs: list[float], ys: list[float]) -> list[float]:

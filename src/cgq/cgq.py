@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from cgq.engine.conjugate import Conjugate
-from cgq.engine.device import DeviceConjugate
+from cgq.engine.device_directions import DeviceConjugate
 from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
-from cgq.engine.guard import trusted
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import (
     ConjugateOptions,
@@ -22,6 +20,8 @@ from cgq.engine.options import (
     refuse_strays,
     with_group,
 )
+from cgq.engine.rollback import Rollback
+from cgq.engine.run_guard import trusted
 from cgq.engine.state import DirectionState, renewed
 from cgq.evaluation.objective import Objective
 from cgq.rules.momentum import Rule, polak_ribiere
@@ -84,7 +84,7 @@ class ConjugateDescent(SearchOptimizer):
         self._complete_groups()
 
     def _take_step(
-        self, objective: Objective | None, loss: Tensor | float | None, undo: ExitStack
+        self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:
         numbers, params = with_gradients(self.param_groups)
         if not params:
@@ -99,7 +99,7 @@ class ConjugateDescent(SearchOptimizer):
             callable(self.options.momentum),
             lambda: Layout(params, numbers, reduction(params, self._ranks)),
         )
-        undo.callback(state.forget_fresh, self.state)
+        rollback.callback(state.forget_fresh, self.state)
         grads = state.layout.gradients()
         if objective is None and not ceiling and state.is_first_and_idle(grads):
             state.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
@@ -117,7 +117,7 @@ class ConjugateDescent(SearchOptimizer):
             before=self.param_groups[0],
         )
         due = bool(ceiling) and objective is not None and loss is not None and self._is_due()
-        outcome = self._moved(direction, options, objective, loss, undo, due=due)
+        outcome = self._moved(direction, options, objective, loss, rollback, due=due)
         if outcome.skipped is not True:
             state.fresh.clear()
         return outcome

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -11,11 +10,12 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.engine.base_update import BaseUpdate, Displacement, refuse_unsuitable
-from cgq.engine.device import DeviceBaseUpdate
+from cgq.engine.device_directions import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
-from cgq.engine.guard import trusted
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
+from cgq.engine.rollback import Rollback
+from cgq.engine.run_guard import trusted
 from cgq.engine.state import NUMBERS, read
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.snapshots import Snapshot
@@ -190,7 +190,7 @@ class LineSearch(SearchOptimizer):
         note_full_rates(self.param_groups)
 
     def _take_step(
-        self, objective: Objective | None, loss: Tensor | float | None, undo: ExitStack
+        self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:
         self._meet_groups()
         groups, (_, params) = self.param_groups, with_gradients(self.param_groups)
@@ -220,12 +220,12 @@ class LineSearch(SearchOptimizer):
         outcome = SKIPPED
         if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
-                undo.callback(Snapshot([self.base], without=self._params()).restore)
+                rollback.callback(Snapshot([self.base], without=self._params()).restore)
             displacement.begin()
-            undo.callback(displacement.undo)
+            rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
                 update.update(self.base.step)
-            outcome = self._moved(update, options, objective, loss, undo, due=due)
+            outcome = self._moved(update, options, objective, loss, rollback, due=due)
         # Not a step where distributed checkpoints ask for a first state.
         is_first_and_idle = objective is None and not factor and first and update.is_idle
         return None if is_first_and_idle else outcome

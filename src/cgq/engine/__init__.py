@@ -1,1 +1,1 @@
-"""One step: a direction, a search along it, a move, a record."""
+"""One step: a direction, a search along it, a move, a record; one rollback if it fails."""

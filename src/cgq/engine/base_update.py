@@ -13,8 +13,8 @@ from torch.optim import LBFGS, SparseAdam
 
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.options import SearchOptions
+from cgq.rules.first_trial import clear_trial
 from cgq.rules.scalars import Number, as_tensor
-from cgq.rules.trial import clear_trial
 from cgq.vectors.layout import Layout
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks

@@ -13,10 +13,10 @@ from cgq.engine.direction import Direction, Plan
 from cgq.engine.geometry import Geometry, GroupShare, measured_geometry
 from cgq.engine.options import ConjugateOptions
 from cgq.engine.state import DirectionState, Residual
+from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial
 from cgq.rules.momentum import momentum_of
 from cgq.rules.scalars import Number, choose, is_finite, least, times
 from cgq.rules.search import Search
-from cgq.rules.trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks

@@ -15,19 +15,20 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.engine.direction import Direction, Outcome
-from cgq.engine.guard import Guard, has_seen_no_loss
 from cgq.engine.messages import CLASSIC, COPIED, DROPPED, LOST, OTHER_DRAWS, STUCK, UNSEEN, Messages
 from cgq.engine.options import SearchOptions
+from cgq.engine.rollback import Rollback
+from cgq.engine.run_guard import Guard, has_seen_no_loss
+from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
 from cgq.engine.state import NUMBERS, complete, read, record
-from cgq.engine.step import SearchedStep
 from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
 from cgq.rules.search import Search
-from cgq.rules.trial import coin
 from cgq.rules.trust import Trust
+from cgq.rules.when_to_search import coin
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
 
@@ -124,10 +125,10 @@ class SearchOptimizer(Optimizer):
         self.last_search = None
         loss, params = None, self._params()
         if closure is None:
-            with ExitStack() as undo:
-                outcome = self._take_step(None, None, undo)
+            with Rollback() as rollback:
+                outcome = self._take_step(None, None, rollback)
                 if outcome is None or outcome.skipped is not True:
-                    undo.pop_all()
+                    rollback.taken()
             self._record(outcome, None)
             self._gradients.used(params, from_caller=True)
         else:
@@ -143,16 +144,16 @@ class SearchOptimizer(Optimizer):
             done.callback(self._environment.forget)
             loss = objective.first_pass(stale)
             done.callback(self._gradients_are_used, objective, params)
-            with ExitStack() as undo:
-                undo.callback(objective.undo)
+            with Rollback() as rollback:
+                rollback.callback(objective.undo)
                 zeroed = self._gradients.stale is not stale  # by the closure's zero_grad()
                 if not (zeroed or were_found) and self._gradients.are_missed(objective.dropped):
                     self._messages.give(DROPPED)
                 if self._team is not None:
                     self._team.refuse_join(self._environment.modules)
-                outcome = self._take_step(objective, loss, undo)
+                outcome = self._take_step(objective, loss, rollback)
                 if outcome is None or outcome.skipped is not True:
-                    undo.pop_all()
+                    rollback.taken()
             self._record(outcome, objective)
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
@@ -166,11 +167,11 @@ class SearchOptimizer(Optimizer):
 
     @abstractmethod
     def _take_step(
-        self, objective: Objective | None, loss: Tensor | float | None, undo: ExitStack
+        self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:
         """Move the parameters by the gradients in `.grad`; None: there was nothing to do.
 
-        `undo` learns how to take back each thing that is done. If this raises, or the step is
+        `rollback` learns how to take back each thing that is done. If this raises, or the step is
         skipped, all of it is.
         """
 
@@ -184,7 +185,7 @@ class SearchOptimizer(Optimizer):
         options: SearchOptions,
         objective: Objective | None,
         loss: Tensor | float | None,
-        undo: ExitStack,
+        rollback: Rollback,
         *,
         due: bool,
     ) -> Outcome:
@@ -194,7 +195,7 @@ class SearchOptimizer(Optimizer):
         if objective.runs_backward:
             self._messages.give(CLASSIC)
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
-        step = kind(direction, objective, options, self.param_groups[0], undo)
+        step = kind(direction, objective, options, self.param_groups[0], rollback)
         return step.take(loss)._replace(due=True)
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:

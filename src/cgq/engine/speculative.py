@@ -8,13 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cgq.engine.device import DeviceDirection
+from cgq.engine.device_directions import DeviceDirection
 from cgq.engine.direction import Outcome, Plan
-from cgq.engine.step import SearchedStep
+from cgq.engine.searched_step import SearchedStep
 from cgq.rules.parabola import two_point
 from cgq.rules.quadratic_search import BACKTRACK
 from cgq.rules.scalars import Number, as_tensor, choose, is_finite, least, scalar_dtype, stacked
-from cgq.vectors.device import DeviceLine
+from cgq.vectors.device_line import DeviceLine
 
 
 class SpeculativeStep(SearchedStep):

@@ -1,4 +1,4 @@
-"""The line θ + αd: the only code that moves parameters."""
+"""The line θ + αd, along which parameters are moved; on an accelerator see `device_line.py`."""
 
 from __future__ import annotations
 

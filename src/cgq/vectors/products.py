@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import Number, times
+from cgq.rules.scalars import Number, scalar_dtype, times
 from cgq.vectors.layout import Layout
 
 # So much is widened to float64 at a time, where float32 does not reach.
@@ -62,6 +62,31 @@ class Vector:
         return sum(dots[1:], dots[0])
 
 
+class DeviceVector(Vector):
+    """A vector whose products are 0-dim tensors."""
+
+    def length(self) -> Number:
+        """The root of the product with itself.
+
+        It costs less than the product where one kernel gives all of it. It is then of the vector's
+        own dtype, or of float32 if that is wider.
+        """
+        if len(self.layout.spans) > 1 or self.layout.reduce is not None:
+            return super().length()
+        (part,) = self.parts()
+        return times(abs(self.scale), _length(part))
+
+    def _dots_with(self, other: Vector) -> list[Any]:
+        device, dtype = self.layout.device, scalar_dtype(self.layout.device)
+        if other is self:  # whose norm the host launches faster than a product
+            return [_length(a).to(device, dtype).square() for a in self.parts()]
+        pairs = zip(self.parts(), other.parts(), strict=True)
+        return [_dot(a, b).to(device, dtype) for a, b in pairs]
+
+    def _total(self, dots: list[Any]) -> Number:
+        return torch.stack(dots).sum() if len(dots) > 1 else dots[0]
+
+
 def share_products(pairs: Iterable[tuple[Vector, Vector]]) -> None:
     """Compute the products of these pairs that are not known yet, with one collective at most."""
     new = [(a, b) for a, b in pairs if _pair(a, b) not in a._dots]
@@ -95,20 +120,25 @@ def _pair(a: Vector, b: Vector) -> tuple[str, str]:
     return (a.name, b.name) if a.name <= b.name else (b.name, a.name)
 
 
-def dot(a: Tensor, b: Tensor) -> Tensor:
+def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Their product, summed in float32 at least: narrower sums have 8 or 11 bits."""
-    wide = widened(torch.promote_types(a.dtype, b.dtype))
+    wide = _widened(torch.promote_types(a.dtype, b.dtype))
     return torch.dot(a.to(wide), b.to(wide))
 
 
-def widened(dtype: torch.dtype) -> torch.dtype:
+def _widened(dtype: torch.dtype) -> torch.dtype:
     """The dtype to sum in."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def _wide_dot(a: Tensor, b: Tensor) -> float:
-    product = dot(a, b).item()
+    product = _dot(a, b).item()
     if product == 0.0 or not math.isfinite(product):  # perhaps only out of range
         pieces = zip(torch.split(a, PIECE), torch.split(b, PIECE), strict=True)
         product = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
     return product
+
+
+def _length(a: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(a, dtype=_widened(a.dtype))
+    return length

@@ -7,7 +7,7 @@ import math
 from cgqbench.records.reading import Run
 from cgqbench.records.record import Line
 from cgqbench.tasks.data import STDLIB
-from cgqbench.tasks.data.sources import SOURCES
+from cgqbench.tasks.data.image_sets import SOURCES
 from cgqbench.tasks.data.text import VOCABULARY
 
 MARGIN = 0.01

@@ -1,5 +1,5 @@
 """What is compared: the experiments of the paper and those beside it."""
 
-from cgqbench.experiments.table import EXPERIMENTS
+from cgqbench.experiments.registry import EXPERIMENTS
 
 __all__ = ["EXPERIMENTS"]

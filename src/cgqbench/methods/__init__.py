@@ -1,6 +1,6 @@
 """What trains: every method by name, and the text that names one."""
 
 from cgqbench.methods.parsing import chosen
-from cgqbench.methods.table import METHODS
+from cgqbench.methods.registry import METHODS
 
 __all__ = ["METHODS", "chosen"]

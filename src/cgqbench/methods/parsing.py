@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, get_args, get_type_hints
 
 from cgqbench.methods.method import Method
-from cgqbench.methods.table import METHODS
+from cgqbench.methods.registry import METHODS
 
 
 def chosen(method: str, network: str) -> Method:

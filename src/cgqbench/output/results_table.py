@@ -1,6 +1,6 @@
 """The table of an experiment: rows are methods, columns are problems.
 
-A cell reads "train loss / test accuracy" or, for a task without one, "train loss / test loss".
+What is printed bold is decided by `_best` in `analysis/summary.py`.
 """
 
 from __future__ import annotations

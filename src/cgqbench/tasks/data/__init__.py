@@ -3,8 +3,8 @@
 from cgqbench.tasks.data.dataset import DamagedData, Dataset, MissingData, Split
 from cgqbench.tasks.data.download import DownloadError, fetch
 from cgqbench.tasks.data.folder import data_folder
+from cgqbench.tasks.data.image_sets import NAMES
 from cgqbench.tasks.data.loading import load
-from cgqbench.tasks.data.sources import NAMES
 from cgqbench.tasks.data.stdlib import STDLIB, standard_library
 
 __all__ = [

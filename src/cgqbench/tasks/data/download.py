@@ -11,9 +11,9 @@ from typing import IO
 
 from cgqbench.tasks.data.dataset import DamagedData, MissingData
 from cgqbench.tasks.data.folder import data_folder
+from cgqbench.tasks.data.image_sets import Archive, Source, source
 from cgqbench.tasks.data.loading import dataset, paths
 from cgqbench.tasks.data.resume import resumed
-from cgqbench.tasks.data.sources import Archive, Source, source
 
 
 class DownloadError(OSError):

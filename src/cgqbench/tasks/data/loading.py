@@ -11,7 +11,7 @@ import torch
 from cgqbench.tasks.data.dataset import DamagedData, Dataset, MissingData, Split
 from cgqbench.tasks.data.folder import data_folder
 from cgqbench.tasks.data.formats import Bytes
-from cgqbench.tasks.data.sources import Part, Source, source
+from cgqbench.tasks.data.image_sets import Part, Source, source
 
 _PACKAGE = Path(__file__).parent
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor
 
 from cgq.engine.direction import SKIPPED, Direction, Outcome, Plan
 from cgq.engine.options import SearchOptions
+from cgq.engine.rollback import Rollback
 from cgq.evaluation.objective import Objective
 from cgq.rules.scalars import Number, least, times
 from cgq.rules.search import Search, Start
-from cgq.rules.trial import smoothed
+from cgq.rules.when_to_search import smoothed
 from cgq.vectors.line import Line
 
 
@@ -26,7 +26,7 @@ class SearchedStep:
         objective: the batch loss, ready to be probed.
         options: the search, and how what it finds is averaged.
         before: the numbers that the last step left.
-        undo: learns how to take the step back.
+        rollback: learns how to take the step back.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class SearchedStep:
         objective: Objective,
         options: SearchOptions,
         before: Mapping[str, Any],
-        undo: ExitStack,
+        rollback: Rollback,
     ) -> None:
         self._direction, self._objective, self._options = direction, objective, options
-        self._before, self._undo = before, undo
+        self._before, self._rollback = before, rollback
 
     def take(self, loss: Tensor | float) -> Outcome:
         """Search, and move to the step found; by the average step where nothing descends."""
@@ -66,7 +66,7 @@ class SearchedStep:
     def _line(self, plan: Plan) -> Line:
         self._objective.prepare_probes()
         line = self._direction.line(plan)
-        self._undo.callback(line.move_back)
+        self._rollback.callback(line.move_back)
         return line
 
     def _phi(self, line: Line, alpha: Number) -> Number:

@@ -15,9 +15,9 @@ from cgq.engine.conjugate import Conjugate, along
 from cgq.engine.direction import Direction, Outcome, Plan
 from cgq.engine.state import Residual
 from cgq.rules.scalars import Number, choose
-from cgq.vectors.device import DeviceLine, DeviceVector
+from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
-from cgq.vectors.products import Dots, Vector, share_all_products
+from cgq.vectors.products import DeviceVector, Dots, Vector, share_all_products
 
 
 class DeviceDirection(Direction):

@@ -1,8 +1,7 @@
-"""When to search, how steps are averaged, how the first trial shrinks. Numbers only."""
+"""The first trial of a search: how long it is, and how it shrinks. Numbers only."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import NamedTuple
 
@@ -12,30 +11,6 @@ FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
 WINDOW = 20  # ... when it exceeds the mean step of as many searches
 CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
-
-
-def coin(seed: int, step: int, probability: float) -> bool:
-    """Whether batch number `step` is searched.
-
-    The draw is a function of seed and step alone: it agrees on every rank, leaves the global
-    generators alone, and a resumed run goes on with the draws it would have had.
-
-    >>> sum(coin(0, step, 0.1) for step in range(10_000))
-    949
-    """
-    if probability >= 1.0:
-        return True
-    digest = hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < probability * 2.0**64
-
-
-def smoothed(old: float, found: Number, smoothing: float) -> Number:
-    """smoothing·old + (1 - smoothing)·found; `found` alone while there is no old value (0.0).
-
-    >>> smoothed(0.0, 0.2, 0.5), smoothed(0.4, 0.2, 0.5), smoothed(0.4, 0.2, 0.0)
-    (0.2, 0.30000000000000004, 0.2)
-    """
-    return smoothing * old + (1.0 - smoothing) * found if old else found
 
 
 class TrialDecay(NamedTuple):

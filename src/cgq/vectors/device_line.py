@@ -1,48 +1,16 @@
-"""Lines and products on an accelerator: few kernels, and numbers that the host does not read."""
+"""The line on an accelerator: few kernels, and numbers that the host does not read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import Number, scalar_dtype, times
+from cgq.rules.scalars import Number
 from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.line import Combination, Line
-from cgq.vectors.products import Vector, dot, widened
 from cgq.vectors.workspace import Workspace
-
-
-class DeviceVector(Vector):
-    """A vector whose products are 0-dim tensors."""
-
-    def length(self) -> Number:
-        """The root of the product with itself.
-
-        It costs less than the product where one kernel gives all of it. It is then of the vector's
-        own dtype, or of float32 if that is wider.
-        """
-        if len(self.layout.spans) > 1 or self.layout.reduce is not None:
-            return super().length()
-        (part,) = self.parts()
-        return times(abs(self.scale), _length(part))
-
-    def _dots_with(self, other: Vector) -> list[Any]:
-        device, dtype = self.layout.device, scalar_dtype(self.layout.device)
-        if other is self:  # whose norm the host launches faster than a product
-            return [_length(a).to(device, dtype).square() for a in self.parts()]
-        pairs = zip(self.parts(), other.parts(), strict=True)
-        return [dot(a, b).to(device, dtype) for a, b in pairs]
-
-    def _total(self, dots: list[Any]) -> Number:
-        return torch.stack(dots).sum() if len(dots) > 1 else dots[0]
-
-
-def _length(a: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(a, dtype=widened(a.dtype))
-    return length
 
 
 class DeviceLine(Line):
