@@ -128,7 +128,7 @@ class SearchOptimizer(Optimizer):
             with Rollback() as rollback:
                 outcome = self._take_step(None, None, rollback)
                 if outcome is None or outcome.skipped is not True:
-                    rollback.taken()
+                    rollback.pop_all()
             self._record(outcome, None)
             self._gradients.used(params, from_caller=True)
         else:
@@ -153,7 +153,7 @@ class SearchOptimizer(Optimizer):
                     self._team.refuse_join(self._environment.modules)
                 outcome = self._take_step(objective, loss, rollback)
                 if outcome is None or outcome.skipped is not True:
-                    rollback.taken()
+                    rollback.pop_all()
             self._record(outcome, objective)
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 class Rollback(ExitStack):
     """Functions that take back what a step has done so far, the last first.
 
-    Leaving the block calls them, with or without an exception, unless the step was `taken`. Those
-    of a step put back: random generators and buffers (`evaluation/environment.py`), parameters
+    Leaving the block calls them, with or without an exception, unless the step was taken:
+    `pop_all()` says so. Those of a step put back: random generators and buffers (`evaluation/environment.py`), parameters
     (`vectors/line.py`), a base's state (`evaluation/snapshots.py`), state that is new.
 
     >>> with Rollback() as rollback:
@@ -18,7 +18,3 @@ class Rollback(ExitStack):
     the parameters are as before
     the generators are as before
     """
-
-    def taken(self) -> None:
-        """The step stands: nothing is taken back."""
-        self.pop_all()
