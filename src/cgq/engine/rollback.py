@@ -9,8 +9,9 @@ class Rollback(ExitStack):
     """Functions that take back what a step has done so far, the last first.
 
     Leaving the block calls them, with or without an exception, unless the step was taken:
-    `pop_all()` says so. Those of a step put back: random generators and buffers (`evaluation/environment.py`), parameters
-    (`vectors/line.py`), a base's state (`evaluation/snapshots.py`), state that is new.
+    `pop_all()` says so. Those of a step put back random generators and buffers
+    (`evaluation/environment.py`), parameters (`vectors/line.py`), a base's state
+    (`evaluation/snapshots.py`), and state that is new.
 
     >>> with Rollback() as rollback:
     ...     _ = rollback.callback(print, "the generators are as before")
