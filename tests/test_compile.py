@@ -219,7 +219,9 @@ def test_a_full_graph_of_the_step_is_refused_by_name(wrap):
     before = [param.detach().clone() for param in model.parameters()]
     inputs, targets = batch(0)
     step: Any = optimizer.step if wrap == "method" else lambda closure: optimizer.step(closure)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"Searching\.step|optimizer\.step"):
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported, match=r"SearchOptimizer\.step|optimizer\.step"
+    ):
         torch.compile(step, fullgraph=True, backend="aot_eager")(
             lambda: nn.functional.mse_loss(model(inputs), targets)
         )

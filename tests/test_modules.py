@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from io import BytesIO
+from typing import Any
 
 import numpy
 import pytest
@@ -242,3 +245,50 @@ def test_record_speaks_of_the_users_loss_when_climbing() -> None:
     assert search.slope == pytest.approx(4.0)
     assert search.curvature == pytest.approx(-8.0)
     assert all(value > 4.0 for value in search.trial_losses)
+
+
+class Replacing(nn.Module):
+    """Replaces its buffers in each pass."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 1)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return self.line(x) + 0.01 * self.count
+
+
+def test_a_script_module_that_replaces_a_buffer_is_probed_without_a_trace() -> None:
+    inputs = torch.randn(16, 4)
+    losses = []
+    for scripted in (False, True):
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript itself
+            model: Any = torch.jit.script(Replacing()) if scripted else Replacing()
+        optimizer = CGQ(model.parameters())
+        steps = [
+            optimizer.step(lambda model=model: model(inputs).square().mean()) for _ in range(5)
+        ]
+        losses.append([float(loss) for loss in steps])
+        assert model.count == 5
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_gradients_of_the_last_step_do_not_live_through_the_next_pass() -> None:
+    model, inputs = nn.Linear(4, 1), torch.randn(8, 4)
+    optimizer = CGQ(model.parameters())
+    optimizer.step(lambda: model(inputs).square().mean())
+    assert model.weight.grad is not None
+    old, alive = weakref.ref(model.weight.grad), []
+
+    def closure() -> Tensor:
+        alive.append(old() is not None)
+        return model(inputs).square().mean()
+
+    optimizer.step(closure)
+    assert not any(alive)

@@ -438,3 +438,44 @@ def test_no_trials_and_a_step_of_zero_is_a_step_that_stays(kind: Any) -> None:
         ]
         == 1
     )
+
+
+@WAYS
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("kind", ["CGQ", "LineSearch"])
+@pytest.mark.parametrize("step", [math.nan, math.inf, -0.5])
+def test_a_step_that_cannot_be_taken_is_refused_and_rolled_back(step: float, kind: str) -> None:
+    weight = nn.Parameter(torch.ones(3))
+
+    def wrong(phi: Phi, start: Start) -> Search:
+        return outcome(start, [start.trial], [phi(start.trial)], step_size=step)
+
+    base = torch.optim.SGD([weight], lr=0.1)
+    optimizer: Any = LineSearch(base, search=wrong, **EACH)
+    if kind == "CGQ":
+        optimizer = ConjugateDescent([weight], search=wrong)
+    with pytest.raises(ValueError, match=r"returned the step .* Return a finite number"):
+        optimizer.step(lambda: weight.square().sum())
+    assert torch.equal(weight, torch.ones(3))
+    assert optimizer.param_groups[0]["steps"] == 0
+    assert not optimizer.state
+
+
+def test_what_is_no_record_of_a_search_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = ConjugateDescent([weight], search=lambda phi, start: None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must return a cgq\.Search, not None"):
+        optimizer.step(lambda: weight.square().sum())
+    assert torch.equal(weight, torch.ones(3))
+
+
+def test_a_step_beyond_the_ceiling_counts_as_the_ceiling() -> None:
+    weight = nn.Parameter(torch.ones(3))
+
+    def long(phi: Phi, start: Start) -> Search:
+        return outcome(start, [start.trial], [phi(start.trial)], step_size=100.0)
+
+    optimizer = ConjugateDescent([weight], lr=0.3, search=long)
+    optimizer.step(lambda: weight.square().sum())
+    group = optimizer.param_groups[0]
+    assert (group["step_size"], group["average"]) == (0.3, 0.3)

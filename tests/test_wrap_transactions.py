@@ -12,6 +12,7 @@ from test_transactions import assert_same, raising
 from torch import Tensor
 from wrapped_run import Run, adamw, is_well
 
+from cgq import LineSearch
 from ids import option_id
 
 
@@ -267,3 +268,20 @@ def test_the_base_s_containers_stay_the_same_objects(make: Any) -> None:
     again += [place for place in vars(run.base).values() if isinstance(place, (list, dict))]
     assert [id(place) for place in again] == [id(place) for place in places]
     assert list(vars(run.base)) == names
+
+
+def test_a_rolled_back_step_is_a_step_to_a_scheduler() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    base = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(base, 5)
+    optimizer = LineSearch(base)
+    calls = []
+
+    def closure() -> torch.Tensor:
+        calls.append(1)
+        return weight.square().sum() * (math.nan if len(calls) > 1 else 1.0)
+
+    optimizer.step(closure)
+    assert optimizer.param_groups[0]["skipped"] == 1
+    scheduler.step()  # torch would warn if it had seen no step before
+    assert not base.state

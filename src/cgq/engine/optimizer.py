@@ -142,6 +142,7 @@ class SearchOptimizer(Optimizer):
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
         with ExitStack() as done:
             done.callback(self._environment.forget)
+            done.callback(self._gradients.forget_unclipped)
             loss = objective.first_pass(stale)
             done.callback(self._gradients_are_used, objective, params)
             with Rollback() as rollback:

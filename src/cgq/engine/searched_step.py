@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ class SearchedStep:
         search = self._options.rule(
             lambda step: float(self._phi(line, step)), self._start(plan, loss)
         )
-        return self._landed(search, plan, line)
+        return self._landed(checked(search), plan, line)
 
     def _line(self, plan: Plan) -> Line:
         self._objective.prepare_probes()
@@ -93,7 +94,7 @@ class SearchedStep:
 
     def _landed(self, search: Search, plan: Plan, line: Line) -> Outcome:
         """Go to the step found, averaged with those before."""
-        average, alpha = self._applied(search.step_size, plan)
+        average, alpha = self._applied(min(search.step_size, plan.ceiling), plan)
         if search.rejected and not search.step_size:  # it told nothing
             average = self._before["average"]
             alpha = self._direction.average_step(plan.ceiling)
@@ -111,4 +112,16 @@ class SearchedStep:
         unit = 1.0 if self._options.max_relative_step is None else plan.ceiling
         average = smoothed(self._before["average"], found / unit, self._options.smoothing)
         alpha = least(average * unit, plan.ceiling)
-        return average, 0.0 if isinstance(found, float) and not found else alpha
+        return average, 0.0 if isinstance(found, (int, float)) and not found else alpha
+
+
+def checked(search: object) -> Search:
+    """What a search returned, if a step can be made of it."""
+    if not isinstance(search, Search):
+        raise TypeError(f"A search must return a cgq.Search, not {search!r}.")
+    if not 0.0 <= search.step_size < math.inf:
+        raise ValueError(
+            f"A search returned the step {search.step_size}. Return a finite number, or 0.0 where "
+            "no trial can be taken."
+        )
+    return search

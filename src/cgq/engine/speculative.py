@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cgq.engine.device_directions import DeviceDirection
 from cgq.engine.direction import Outcome, Plan
-from cgq.engine.searched_step import SearchedStep
+from cgq.engine.searched_step import SearchedStep, checked
 from cgq.rules.parabola import two_point
 from cgq.rules.quadratic_search import BACKTRACK
 from cgq.rules.scalars import Number, as_tensor, choose, is_finite, least, scalar_dtype, stacked
@@ -69,7 +69,8 @@ class SpeculativeStep(SearchedStep):
             lambda step: known[step] if step in known else float(self._phi(line, step)),
             self._start(plan, loss),
         )
-        return self._landed(replace(search, unused=len(steps) - len(known)), plan, line)
+        unused = len(steps) - len(known)
+        return self._landed(replace(checked(search), unused=unused), plan, line)
 
 
 def _next_trial(plan: Plan, first: Number) -> Number:

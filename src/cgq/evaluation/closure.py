@@ -55,14 +55,14 @@ class ClosureObjective:
 
     def first_pass(self, stale: StaleGradients) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
-        found = [param.grad for param in self._params]
         given = [None if stale.hold(param) else param.grad for param in self._params]
-        at_hand = found if stale.from_caller else given
+        # Of stale ones only those that the caller may mean again are kept through the pass.
+        at_hand = [param.grad for param in self._params] if stale.from_caller else given
         with ExitStack() as undo:
             undo.callback(self._environment.rewind)
             undo.callback(self._set_grads, at_hand)
             # Without old gradients it shows who ran backward(), and none is added to an old one.
-            self._set_grads([None] * len(found))
+            self._set_grads([None] * len(given))
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
                 loss = self._loss_and_gradient(at_hand, given)
             undo.pop_all()
@@ -111,6 +111,7 @@ class ClosureObjective:
 
     def prepare_probes(self) -> None:
         """Note how the first pass left everything; call before the first probe."""
+        self._loss = None  # its graph has been looked at
         self._environment.mark()
         self._gathering = gathering(self._environment.modules, self._params)
         gather_anew(self._gathering)

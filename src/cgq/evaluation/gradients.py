@@ -88,6 +88,10 @@ class GradientLog:
         self.stale, self._found = StaleGradients(params, from_caller), None
         self._unclipped = None
 
+    def forget_unclipped(self) -> None:
+        """No step will ask for them."""
+        self._unclipped = None
+
     def were_found(self, params: Sequence[Tensor]) -> bool:
         """Whether gradients are there of before the optimizer was made."""
         return self._found is not None and any(map(self._found.hold, params))

@@ -15,6 +15,8 @@ from cgq.rules import scalars
 # The kernels of BatchNorm write running statistics without raising their version. So the version
 # is believed only of tables and masks too long to be statistics, which would be costly to copy.
 LONG = 1 << 16
+# What torch's schedulers note on an optimizer, rolled back or not.
+LASTING = ("_opt_called",)
 # Of these one kernel copies many tensors.
 FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
 
@@ -58,10 +60,13 @@ class Snapshot:
             yield value
             return
         if isinstance(value, Optimizer):
+            self._seen.add(id(value))
             value = vars(value)
         if isinstance(value, (dict, list)):
             self._seen.add(id(value))
             self._containers.append((value, value.copy()))
+            if not value:  # as most modules' buffers
+                return
         elif type(value) is not tuple:
             return
         for inner in value.values() if isinstance(value, dict) else value:
@@ -74,8 +79,9 @@ class Snapshot:
             if isinstance(container, list):
                 container[:] = entries
             elif not _same_entries(container, entries):
+                lasting = {name: container[name] for name in LASTING if name in container}
                 container.clear()
-                container.update(entries)
+                container.update(entries | lasting)
         alike: dict[Any, list[_Saved]] = {}  # one foreach kernel takes tensors of one kind
         for saved in self._saved.values():
             if saved.may_differ:
@@ -128,10 +134,30 @@ class _Saved:
 
 
 def buffers(module: nn.Module) -> Any:
-    """Where a module keeps its buffers."""
-    if isinstance(module, torch.jit.ScriptModule):  # its dictionary is no dictionary
-        return dict(module.named_buffers(recurse=False))
+    """Where a module keeps its buffers, as a dictionary."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return _ScriptBuffers(module)
     return module._buffers
+
+
+class _ScriptBuffers(dict[str, Tensor]):
+    """A script module's buffers, which are in no dictionary of Python's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module.named_buffers(recurse=False))
+        self._module = module
+
+    def keys(self) -> Any:
+        super().clear()
+        super().update(self._module.named_buffers(recurse=False))
+        return super().keys()
+
+    def clear(self) -> None:
+        """A script module's names are fixed."""
+
+    def update(self, entries: Any) -> None:  # type: ignore[override]
+        for name, tensor in entries.items():
+            setattr(self._module, name, tensor)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from cgq.rules.scalars import Number, choose, least
 
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
-WINDOW = 20  # ... when it exceeds the mean step of as many searches
+PERIOD = 20  # ... when it exceeds the mean step of as many searches
 CLEAR = 4.0  # a trial is to lower the loss by so many times its noise
 
 
@@ -17,7 +17,7 @@ class TrialDecay(NamedTuple):
     """Shrinks the first trial while it is longer than the steps found.
 
     >>> decay = TrialDecay()
-    >>> for _ in range(WINDOW):
+    >>> for _ in range(PERIOD):
     ...     decay = decay.after(trial=0.1, found=0.02)
     >>> decay.scale
     0.8
@@ -30,7 +30,7 @@ class TrialDecay(NamedTuple):
     def after(self, trial: float, found: float) -> TrialDecay:
         """The state after a search that started from `trial` and chose `found`."""
         total, searches = self.total + found, self.searches + 1
-        if searches < WINDOW:
+        if searches < PERIOD:
             return self._replace(total=total, searches=searches)
         return TrialDecay(self.scale * DECAY if trial > total / searches else self.scale)
 

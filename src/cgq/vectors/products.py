@@ -15,6 +15,7 @@ from cgq.vectors.layout import Layout
 
 # So much is widened to float64 at a time, where float32 does not reach.
 PIECE = 1 << 18
+NARROW = torch.bfloat16, torch.float16
 
 Dots = dict[tuple[str, str], list[Any]]
 """Products of each span (of each group, if sharded), without scales, by the vectors' names."""
@@ -122,8 +123,10 @@ def _pair(a: Vector, b: Vector) -> tuple[str, str]:
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Their product, summed in float32 at least: narrower sums have 8 or 11 bits."""
-    wide = _widened(torch.promote_types(a.dtype, b.dtype))
-    return torch.dot(a.to(wide), b.to(wide))
+    if a.dtype != b.dtype or a.dtype in NARROW:
+        wide = _widened(torch.promote_types(a.dtype, b.dtype))
+        a, b = a.to(wide), b.to(wide)
+    return torch.dot(a, b)
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:
