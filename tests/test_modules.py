@@ -250,14 +250,12 @@ def test_record_speaks_of_the_users_loss_when_climbing() -> None:
 class Replacing(nn.Module):
     """Replaces its buffers in each pass."""
 
-    count: Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.line = nn.Linear(4, 1)
         self.register_buffer("count", torch.zeros(()))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):  # TorchScript reads no annotation that is a string
         self.count = self.count + 1
         return self.line(x) + 0.01 * self.count
 
