@@ -126,8 +126,8 @@ def test_a_missing_library_is_named_with_its_cure(monkeypatch):
 
 
 def test_the_armijo_trial_doubles_over_an_epoch():
-    (group,) = chosen("armijo", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0).param_groups
-    assert group["growth"] ** BUDGET.batches == pytest.approx(2.0)
+    optimizer = chosen("armijo", "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
+    assert optimizer.options.search.growth**BUDGET.batches == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("method", ["sgd_cosine", "sgd_warm_cosine", "adamw_cosine"])
