@@ -234,15 +234,22 @@ def test_theorem_1(problem: Problem, share: float, order: list[int]) -> None:
         before = problem.squared_distance(theta)
         if before < smallest:
             break
-        after = [
-            problem.squared_distance(stepped(part, theta.detach(), alpha_max)[0]) for part in parts
-        ]
+        tried = [stepped(part, theta.detach(), alpha_max) for part in parts]
+        after = [problem.squared_distance(reached) for reached, _ in tried]
+        # Rounding of the losses moves 1/α by `blur`, and |1 - αh|² for h ≤ L with it.
+        off = max(
+            blur(part, theta.detach(), search) / part.mu * (1.0 + alpha_max * part.L) ** 2
+            for part, (_, search) in zip(parts, tried, strict=True)
+        )
+        if off > 0.01:
+            break
+        slack = 1e-9 + 4.0 * off
         for shrunk, factor in zip(after, rates, strict=True):
-            assert shrunk <= (factor + 1e-9) * before
-        assert sum(after) / len(after) <= (M + 1e-9) * before
+            assert shrunk <= (factor + slack) * before
+        assert sum(after) / len(after) <= (M + slack) * before
         optimizer.step(lambda i=i: parts[i](theta))
         assert problem.squared_distance(theta) == pytest.approx(after[i], rel=1e-9, abs=smallest)
-        bound *= rates[i] + 1e-9
+        bound *= rates[i] + slack
         assert problem.squared_distance(theta) <= bound
 
 
