@@ -13,7 +13,6 @@ from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import (
-    LINE_WIDE,
     ConjugateOptions,
     checked_group,
     line_wide,
@@ -90,8 +89,7 @@ class ConjugateDescent(SearchOptimizer):
         numbers, params = with_gradients(self.param_groups)
         if not params:
             return None
-        if any(LINE_WIDE & group.keys() for group in self.param_groups):
-            refuse_strays(self.param_groups)
+        refuse_strays(self.param_groups)
         shares, ceiling = self._shares()
         state = self._workspace = renewed(
             self._workspace,
@@ -106,9 +104,7 @@ class ConjugateDescent(SearchOptimizer):
         if objective is None and not ceiling and state.is_first_and_idle(grads):
             state.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return None
-        options = self.options
-        if options.is_guarded:
-            options = trusted(options, self.param_groups[0], loss, state.layout)
+        options = trusted(self.options, self.param_groups[0], loss, state.layout)
         kind = Conjugate if state.layout.on_host else DeviceConjugate
         direction = kind(
             state,
