@@ -10,7 +10,7 @@ from importlib import import_module
 from torch import nn
 from torch.optim import Optimizer
 
-from cgqbench.methods.optimizers import Factory, sgd
+from cgqbench.methods.optimizers import Factory, sgd, trained
 from cgqbench.methods.schedules import Budget
 
 
@@ -38,7 +38,7 @@ def cocob(
     """COCOB, which bets on coins."""
     from parameterfree import COCOB
 
-    return COCOB(model.parameters(), alpha=alpha, weight_decay=weight_decay)
+    return COCOB(trained(model), alpha=alpha, weight_decay=weight_decay)
 
 
 def schedulefree_sgd(
@@ -55,7 +55,7 @@ def schedulefree_sgd(
     from schedulefree import SGDScheduleFree
 
     optimizer = SGDScheduleFree(
-        model.parameters(), lr, momentum, weight_decay=weight_decay, warmup_steps=warmup_steps
+        trained(model), lr, momentum, weight_decay=weight_decay, warmup_steps=warmup_steps
     )
     optimizer.train()  # it starts in the other mode
     return optimizer
@@ -74,7 +74,7 @@ def schedulefree_adamw(
     from schedulefree import AdamWScheduleFree
 
     optimizer = AdamWScheduleFree(
-        model.parameters(), lr, weight_decay=weight_decay, warmup_steps=warmup_steps
+        trained(model), lr, weight_decay=weight_decay, warmup_steps=warmup_steps
     )
     optimizer.train()  # it starts in the other mode
     return optimizer
@@ -87,7 +87,7 @@ def _tuning_free(library: str, name: str) -> Factory:
         model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.0
     ) -> Optimizer:
         kind = getattr(import_module(library), name)
-        return kind(model.parameters(), lr=lr, weight_decay=weight_decay)
+        return kind(trained(model), lr=lr, weight_decay=weight_decay)
 
     return make
 

@@ -34,6 +34,17 @@ RULES: dict[str, Callable[..., Any]] = {
 FITS: dict[str, Callable[..., Any]] = {fit.__name__: fit for fit in (two_point, least_squares)}
 
 
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are to be trained: none that is frozen.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> _ = layer.bias.requires_grad_(False)
+    >>> [tuple(param.shape) for param in trained(layer)]
+    [(3, 2)]
+    """
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def cgq(
     model: nn.Module,
     budget: Budget,
@@ -54,7 +65,7 @@ def cgq(
 ) -> Optimizer:
     """CGQ and sCGQ; the momentum rule and the fit by name, `lr` None for no ceiling."""
     return CGQ(
-        model.parameters(),
+        trained(model),
         lr=math.inf if lr is None else lr,
         max_relative_step=max_relative_step,
         momentum=_named(momentum, RULES, "momentum") if isinstance(momentum, str) else momentum,
@@ -83,7 +94,7 @@ def sgd(
 ) -> Optimizer:
     """SGD with Nesterov's momentum."""
     return torch.optim.SGD(
-        model.parameters(), lr, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0
+        trained(model), lr, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0
     )
 
 
@@ -93,7 +104,7 @@ def _of_torch(kind: Callable[..., Optimizer], decay: float) -> Factory:
     def make(
         model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = decay
     ) -> Optimizer:
-        return kind(model.parameters(), lr, weight_decay=weight_decay)
+        return kind(trained(model), lr, weight_decay=weight_decay)
 
     return make
 
@@ -157,7 +168,7 @@ def armijo(
 ) -> Optimizer:
     """SGD with an Armijo line search; the first trial doubles over an epoch."""
     growth = 2.0 ** (1.0 / budget.batches)
-    return Armijo(model.parameters(), lr=lr, c=c, backtrack=backtrack, growth=growth, model=model)
+    return Armijo(trained(model), lr=lr, c=c, backtrack=backtrack, growth=growth, model=model)
 
 
 def pal(
@@ -172,7 +183,7 @@ def pal(
 ) -> Optimizer:
     """PAL, the parabolic approximation line search."""
     return PAL(
-        model.parameters(),
+        trained(model),
         measuring_step=measuring_step,
         max_step=max_step,
         direction_factor=direction_factor,
