@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 from cgqbench.tasks.data.dataset import MissingData
@@ -26,13 +27,21 @@ _LEFT_OUT = frozenset(
 _MADE_HERE = ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
-def standard_library(root: Path | None = None) -> Text:
+def standard_library(
+    root: Path | None = None,
+    tests: int | None = None,
+    length: int = LENGTH,
+    part: Callable[[bytes], bytes] = bytes,
+) -> Text:
     """The standard library of the running Python, whole files for training or for testing.
 
     About a tenth of the files are for testing, chosen by their names alone.
 
     Args:
         root: Its folder, if not the running Python's.
+        tests: Windows to test on; None: 1,000.
+        length: Characters that a model sees at once.
+        part: What of a file to keep, such as its `docstrings`.
 
     Raises:
         MissingData: The folder has too little source.
@@ -40,14 +49,14 @@ def standard_library(root: Path | None = None) -> Text:
     root = root or Path(sysconfig.get_path("stdlib"))
     parts: tuple[list[bytes], list[bytes]] = [], []
     for name in sources(root):
-        parts[for_testing(name)].append((root / name).read_bytes())
-    train, test = (b"\n".join(part) for part in parts)
-    if min(len(train), len(test)) <= LENGTH:
+        parts[for_testing(name)].append(part((root / name).read_bytes()))
+    train, test = (b"\n".join(texts) for texts in parts)
+    if min(len(train), len(test)) <= length:
         raise MissingData(
             f"{STDLIB} is not complete: {root} holds too few source files of Python's standard "
             "library. Use an installation of Python that has its .py files."
         )
-    return Text.of(train, test, TESTS)
+    return Text.of(train, test, TESTS if tests is None else tests, length)
 
 
 def sources(root: Path) -> list[str]:
@@ -62,6 +71,27 @@ def sources(root: Path) -> list[str]:
             if name.endswith(".py") and not name.startswith(_MADE_HERE)
         ]
     return sorted(found)
+
+
+def docstrings(source: bytes) -> bytes:
+    """What stands between triple quotes, its lines without their indentation: mostly English.
+
+    >>> quotes = 3 * b'"'
+    >>> docstrings(b"def f(): " + quotes + b" Say hello. " + quotes + b" return 1")
+    b'Say hello.'
+    """
+    lines = b"\n".join(source.split(b'"""')[1::2]).splitlines()
+    return b"\n".join(line.strip() for line in lines)
+
+
+def code(source: bytes) -> bytes:
+    """What stands outside of them: programs and their comments.
+
+    >>> quotes = 3 * b'"'
+    >>> code(b"def f(): " + quotes + b" Say hello. " + quotes + b"return 1")
+    b'def f(): return 1'
+    """
+    return b"".join(source.split(b'"""')[::2])
 
 
 def for_testing(name: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 LENGTH = 128
-"""Characters that a model sees at once."""
+"""Characters that a model sees at once, unless said otherwise."""
 VOCABULARY = 97
 """The 95 characters of ASCII from space to tilde, the line's end, and one token for all others."""
 
@@ -22,7 +22,7 @@ _TOKENS[ord("\n")] = _LINE_END
 
 @dataclass(frozen=True)
 class Text:
-    """Windows of a text, uint8 (N, LENGTH + 1): a character more than the model is shown."""
+    """Windows of a text, uint8 (N, length + 1): a character more than the model is shown."""
 
     train: Tensor
     test: Tensor
@@ -30,19 +30,20 @@ class Text:
     """Of both parts: what tells this text from another version of it."""
 
     @classmethod
-    def of(cls, train: bytes, test: bytes, tests: int) -> Text:
+    def of(cls, train: bytes, test: bytes, tests: int, length: int = LENGTH) -> Text:
         """A text in two parts.
 
         Training windows overlap by three quarters, so that a model rarely sees a character at the
         same place twice. The `tests` test windows do not overlap and lie evenly in their part.
         """
         tokens = [tokens_of(part) for part in (train, test)]
-        content = hashlib.sha256(f"{LENGTH} {tests}".encode())
+        content = hashlib.sha256(f"{length} {tests}".encode())
         for part in tokens:
             content.update(part.numpy().tobytes())
-        apart = windows(tokens[1], LENGTH)
+        apart = windows(tokens[1], length, length)
         evenly = torch.linspace(0, len(apart) - 1, min(tests, len(apart))).long()
-        return cls(windows(tokens[0], LENGTH // 4), apart[evenly], content.hexdigest()[:16])
+        train_windows = windows(tokens[0], length // 4, length)
+        return cls(train_windows, apart[evenly], content.hexdigest()[:16])
 
 
 def tokens_of(text: bytes) -> Tensor:
@@ -55,10 +56,10 @@ def tokens_of(text: bytes) -> Tensor:
     return torch.from_numpy(_TOKENS[plain])
 
 
-def windows(tokens: Tensor, stride: int) -> Tensor:
-    """Every window of LENGTH + 1 tokens that starts at a multiple of `stride`; no copy is made.
+def windows(tokens: Tensor, stride: int, length: int = LENGTH) -> Tensor:
+    """Every window of `length` + 1 tokens that starts at a multiple of `stride`; no copy is made.
 
     >>> windows(torch.arange(300), 64)[:, 0].tolist()
     [0, 64, 128]
     """
-    return tokens.unfold(0, LENGTH + 1, stride)
+    return tokens.unfold(0, length + 1, stride)
