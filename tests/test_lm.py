@@ -25,9 +25,10 @@ from cgqbench.records.reading import runs
 from cgqbench.tasks import named
 from cgqbench.tasks.data import stdlib
 from cgqbench.tasks.data.text import LENGTH, VOCABULARY
-from cgqbench.tasks.named import by_name, per_character
+from cgqbench.tasks.named import by_name
 from cgqbench.tasks.networks import LANGUAGE_MODELS, language_model, repeated_blocks
 from cgqbench.tasks.networks.gpt import GPT
+from cgqbench.tasks.task import per_character
 from cgqbench.training.engines import ENGINES
 from cgqbench.training.engines.events import Ended, Event, Started
 from cgqbench.training.learner import parameter_count

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from cgqbench.tasks.data import STDLIB, load, standard_library
 from cgqbench.tasks.data.images import cropped_and_flipped, normalised
 from cgqbench.tasks.data.text import LENGTH, VOCABULARY
 from cgqbench.tasks.networks import language_model, network
-from cgqbench.tasks.task import Task
+from cgqbench.tasks.task import Task, per_character
+from cgqbench.tasks.zoo import ZOO, zoo_task
 
 WINDOWS = 8000
 """Of text, in an epoch: 250 batches of 32, a million characters."""
@@ -21,6 +21,8 @@ def by_name(dataset: str, network_name: str) -> Task:
     """A data set with a network, both of those that have names here."""
     if dataset == STDLIB:
         return _language_task(network_name)
+    if dataset == ZOO:
+        return zoo_task(network_name)
     data = load(dataset)
     channels, height, width = data.train.images.shape[1:]
     return Task(
@@ -31,16 +33,6 @@ def by_name(dataset: str, network_name: str) -> Task:
         augmented=cropped_and_flipped if data.augment else None,
         channels_last=True,
     )
-
-
-def per_character(output: Tensor, target: Tensor) -> Tensor:
-    """The cross-entropy of a language model's (N, T, vocabulary), in nats a character.
-
-    >>> import torch
-    >>> per_character(torch.zeros(2, 3, 97), torch.zeros(2, 3, dtype=torch.uint8))
-    tensor(4.5747)
-    """
-    return cross_entropy(output.flatten(0, 1), target.flatten().long())
 
 
 def _language_task(network_name: str) -> Task:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
+"""What a model returns, maybe several tensors, and the targets → a number or one each."""
 
 
 class TaskError(ValueError):
@@ -28,6 +30,15 @@ def right_classes(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(1) == target)[target >= 0]
 
 
+def per_character(output: Tensor, target: Tensor) -> Tensor:
+    """The cross-entropy of a language model's (N, T, vocabulary), in nats a character.
+
+    >>> per_character(torch.zeros(2, 3, 97), torch.zeros(2, 3, dtype=torch.uint8))
+    tensor(4.5747)
+    """
+    return cross_entropy(output.flatten(0, 1), target.flatten().long())
+
+
 @dataclass(frozen=True)
 class Task:
     """A model, training and test data as whole tensors, and the loss between output and target."""
@@ -38,6 +49,8 @@ class Task:
     loss: Loss = cross_entropy
     correct: Loss | None = right_classes
     """Which answers are right, as a tensor of truth values; None: this is no classification."""
+    summed: bool = False
+    """Whether the loss of a batch is the sum over its examples, not their mean."""
     prepared: Callable[[Tensor], Tensor] = torch.clone
     """From what the data hold to what the model takes: normalisation."""
     augmented: Callable[[Tensor, Generator], Tensor] | None = None

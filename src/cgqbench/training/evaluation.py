@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import update_bn
 
 from cgqbench.records.record import Line
+from cgqbench.tasks.seeds import seed_everything
 from cgqbench.tasks.task import Task
 from cgqbench.training.feed import Feed
 from cgqbench.training.learner import Learner
@@ -47,10 +48,11 @@ def evaluated(learner: Learner, epoch: int) -> Line:
 def on_test_data(model: nn.Module, task: Task, feed: Feed) -> tuple[float | None, float | None]:
     """Mean loss and accuracy in percent on the test data; accuracy only of classifications."""
     model.eval()
+    seed_everything(0)  # what a model draws even now, as a VAE does, is the same for all weights
     loss = hits = answers = examples = 0.0
     for inputs, targets in feed.test():
         output = model(inputs)
-        loss += task.loss(output, targets).item() * len(targets)
+        loss += task.loss(output, targets).item() * (1 if task.summed else len(targets))
         examples += len(targets)
         if task.correct is not None:
             right = task.correct(output, targets)

@@ -1,0 +1,74 @@
+"""The zoo: small tasks of many kinds, to see whether a default holds where nobody looked before.
+
+It is in two halves, split before anything was tried. Defaults may be chosen on one of them; the
+other is only reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cgqbench.tasks.task import Task
+from cgqbench.tasks.zoo.adapters import lora
+from cgqbench.tasks.zoo.autoencoders import autoencoder, vae
+from cgqbench.tasks.zoo.citations import gcn
+from cgqbench.tasks.zoo.images import convnet, resnet_gn, vgg_svhn, vit
+from cgqbench.tasks.zoo.new_digits import finetune
+from cgqbench.tasks.zoo.poisson import derivatives
+from cgqbench.tasks.zoo.ratings import factorisation
+from cgqbench.tasks.zoo.sequences import gru_regression
+from cgqbench.tasks.zoo.text import gpt_bf16, gpt_small, lstm
+
+ZOO = "zoo"
+EPOCHS = 10
+"""Into which every budget is cut: the points of a curve."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A task of the zoo with its budget."""
+
+    make: Callable[[], Task]
+    batch_size: int
+    steps: int
+
+
+CHOSEN: dict[str, Member] = {
+    "convnet": Member(convnet, 64, 1800),
+    "gpt_small": Member(gpt_small, 32, 1500),
+    "gpt_bf16": Member(gpt_bf16, 64, 2000),
+    "vae": Member(vae, 128, 1800),
+    "derivatives": Member(derivatives, 64, 2000),
+    "resnet_gn": Member(resnet_gn, 128, 2000),
+    "gcn": Member(gcn, 1, 200),
+}
+"""Defaults may be chosen on these."""
+
+REPORTED: dict[str, Member] = {
+    "lstm": Member(lstm, 32, 1500),
+    "vit": Member(vit, 128, 2000),
+    "factorisation": Member(factorisation, 256, 1800),
+    "autoencoder": Member(autoencoder, 128, 1800),
+    "lora": Member(lora, 32, 200),
+    "finetune": Member(finetune, 32, 200),
+    "gpt_large_batch": Member(gpt_bf16, 256, 1500),
+    "vgg_svhn": Member(vgg_svhn, 64, 2000),
+    "gru_regression": Member(gru_regression, 64, 1500),
+}
+"""Nothing was ever chosen on these."""
+
+MEMBERS: dict[str, Member] = {**CHOSEN, **REPORTED}
+
+
+def zoo_task(name: str) -> Task:
+    """A task of the zoo; an epoch of it is a tenth of its budget.
+
+    >>> task = zoo_task("gcn")
+    >>> task.epoch_size
+    20
+    """
+    if name not in MEMBERS:
+        raise ValueError(f"The zoo has no {name!r}. Choose one of {', '.join(MEMBERS)}.")
+    member = MEMBERS[name]
+    return replace(member.make(), epoch_size=member.steps // EPOCHS * member.batch_size)
