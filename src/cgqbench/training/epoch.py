@@ -27,7 +27,7 @@ def train_epoch(learner: Learner, epoch: int, watch: Watch) -> Line:
     seed_everything(derived(learner.cell.seed, "noise", epoch))
     model, optimizer, feed = learner.model, learner.optimizer, learner.feed
     model.train()
-    meter = Meter()
+    meter = Meter(len(feed))
     next_look = time.monotonic() + PATIENCE
     for batch, (inputs, targets) in enumerate(feed.epoch(epoch), 1):
         version = inputs._version

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from cgqbench.methods import readings
 from cgqbench.records.record import Line
+from cgqbench.records.train_curve import LOSSES, stretch
 
 
 class BatchProgress(NamedTuple):
@@ -27,6 +28,15 @@ class BatchProgress(NamedTuple):
 def finite(value: float | None) -> float | None:
     """The value, or None where it is no number that JSON knows."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits, for numbers of which there are many.
+
+    >>> _short(1.2345678)
+    1.23457
+    """
+    return None if value is None else float(f"{value:.6g}")
 
 
 @dataclass
@@ -49,15 +59,20 @@ class Mean:
 
 
 class Meter:
-    """What the steps of an epoch add up to."""
+    """What the steps of an epoch of some batches add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: int) -> None:
         self._loss, self._step_size, self._momentum = Mean(), Mean(), Mean()
+        self._stretch, self._stretches = stretch(batches), list[Mean]()
         self._steps = self._passes = self._searches = self._capped = 0
 
     def add(self, loss: Any, optimizer: Optimizer) -> None:
         """Count one step."""
-        self._loss.add(loss.detach() if isinstance(loss, Tensor) else loss)
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
+        if self._steps % self._stretch == 0:
+            self._stretches.append(Mean())
+        for mean in (self._loss, self._stretches[-1]):
+            mean.add(loss)
         self._step_size.add(readings.step_size(optimizer))
         self._momentum.add(readings.momentum(optimizer))
         self._steps += 1
@@ -85,6 +100,7 @@ class Meter:
         searching = hasattr(optimizer, "last_search")
         return {
             "train_loss": self._loss.value,
+            LOSSES: [_short(mean.value) for mean in self._stretches],
             "step_size": self._step_size.value,
             "momentum": self._momentum.value,
             "passes": self._passes / self._steps,

@@ -33,7 +33,7 @@ def tensorboard_log(folder: Path | None, cell: Cell) -> Iterator[Callable[[Line]
 
         def log(row: Line) -> None:
             for name, value in row.items():
-                if name not in ("kind", "epoch") and value is not None:
+                if name not in ("kind", "epoch") and isinstance(value, int | float):
                     writer.add_scalar(name, value, row["epoch"])
             writer.flush()
 
