@@ -104,7 +104,8 @@ def reproduce(
 
     LineSearch, which wants no rate: `any_rate` has the base's rate from 1e-6 to 1, alone and
     searched; `sweep`, `sweep_long` and `sweep_images` the best tuned rates beside it; `ceiling`
-    what ceiling, search and average are worth; `safety` asks whether anything dies.
+    what ceiling, search and average are worth; `safety` asks whether anything dies. `zoo` has
+    sixteen small tasks of other kinds, `--only TASK` one of them.
     """
     with clear_errors():
         if item == "figure1":

@@ -11,12 +11,13 @@ Methods = Annotated[
     list[str], typer.Option("-m", "--method", help="A method; may be given several times.")
 ]
 Dataset = Annotated[
-    str, typer.Option(help="mnist, fashion_mnist, svhn, cifar10, cifar100; stdlib, which is text.")
+    str, typer.Option(help="mnist, fashion_mnist, svhn, cifar10, cifar100; stdlib (text); zoo.")
 ]
 Network = Annotated[
     str,
     typer.Option(
-        help="mlp, vgg16, resnet20, resnet110, resnet164, densenet100; for text gpt1m, gpt10m."
+        help="mlp, vgg16, resnet20, resnet110, resnet164, densenet100; for text gpt1m, gpt10m; "
+        "of the zoo a task's name."
     ),
 ]
 Task = Annotated[

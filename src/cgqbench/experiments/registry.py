@@ -7,9 +7,11 @@ from itertools import product
 
 from cgqbench.experiments import paper
 from cgqbench.experiments.experiment import Column, Experiment
+from cgqbench.tasks.zoo import EPOCHS, MEMBERS, ZOO
 
 PAPER_METHODS = paper.METHODS
-UNTUNED = ("schedulefree_adamw", "prodigy", "dadaptation", "dog", "scgq_relative", "search")
+RIVALS = ("schedulefree_adamw", "prodigy", "dadaptation", "dog")
+UNTUNED = (*RIVALS, "scgq_relative", "search")
 TODAYS_METHODS = ("sgd_cosine", "adamw_cosine", "schedulefree_sgd", *UNTUNED)
 LANGUAGE_METHODS = ("sgd", "adamw", "adamw_cosine", "adagrad", "muon", *UNTUNED)
 RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
@@ -46,6 +48,19 @@ ANY_RATE = tuple(
     for base in ("adamw", "sgd", "adagrad", "muon")
     for lr in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     for method in (f"search:base={base},lr={lr}", f"{base}:lr={lr}")
+)
+# Every kind of task, beside the best of two schedules at five rates each.
+ZOO_COLUMNS = tuple(
+    Column(ZOO, name, EPOCHS, member.batch_size) for name, member in MEMBERS.items()
+)
+ZOO_METHODS = (
+    *(
+        f"{method}:lr={lr}"
+        for method in ("adamw", "adamw_cosine")
+        for lr in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+    ),
+    *RIVALS,
+    "search",
 )
 CEILINGS = (0.001, 0.003, 0.005, 0.01, 0.02, 0.03)
 
@@ -90,6 +105,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 for method, ceiling in product(("search", "scgq_relative"), (0.005, 0.015))
             ),
         ),
+        Experiment("zoo", "The zoo", ZOO_COLUMNS, ZOO_METHODS),
         Experiment(
             "figure2",
             "Run time per epoch",

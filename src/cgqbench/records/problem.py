@@ -22,6 +22,23 @@ TITLES = {
     "densenet100": "DenseNet-100",
     "gpt1m": "GPT-1M",
     "gpt10m": "GPT-10M",
+    "zoo": "Zoo",
+    "convnet": "convnet",
+    "gpt_small": "GPT, small",
+    "gpt_bf16": "GPT, bf16",
+    "vae": "VAE",
+    "derivatives": "derivatives",
+    "resnet_gn": "ResNet, GroupNorm",
+    "gcn": "GCN",
+    "lstm": "LSTM",
+    "vit": "ViT",
+    "factorisation": "factorisation",
+    "autoencoder": "autoencoder, float64",
+    "lora": "LoRA",
+    "finetune": "fine-tuning",
+    "gpt_large_batch": "GPT, large batch",
+    "vgg_svhn": "VGG-16, SVHN",
+    "gru_regression": "GRU",
 }
 """How datasets and networks are written in headings, in the order of the columns."""
 
