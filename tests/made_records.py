@@ -29,6 +29,7 @@ def write(
     label: str | None = None,
     hardware: str = "A made-up processor",
     checksum: str | None = None,
+    batches: int = 938,
     **cell: Any,
 ) -> Path:
     """A record of a cell (by default MNIST, MLP, SGD, seed 0); its path."""
@@ -36,7 +37,7 @@ def write(
     made = Cell(**{**named, "seed": 0, "epochs": max(1, len(rows)), **cell})
     path = folder / made.experiment / f"{made.name}.jsonl"
     with Record(path) as record:
-        told = {"hardware": hardware, "checksum": checksum}
+        told = {"hardware": hardware, "checksum": checksum, "batches": batches}
         record.append({**header(made, settings, label), **told})
         for line in rows:
             record.append(line)

@@ -9,13 +9,14 @@ from cgqbench.records.record import Line
 from cgqbench.tasks.data import STDLIB
 from cgqbench.tasks.data.image_sets import SOURCES
 from cgqbench.tasks.data.text import VOCABULARY
+from cgqbench.tasks.zoo import MEMBERS, ZOO
 
 MARGIN = 0.01
 """What a living run must be below guessing by, as a share."""
 
 
 def chance_loss(header: Line) -> float | None:
-    """The cross-entropy H of guessing by frequency: ln C for C balanced classes, or tokens.
+    """The loss H of guessing: classes, tokens by frequency, ln C if balanced; numbers by mean.
 
     None for a task of the user's own, whose classes nobody has counted.
 
@@ -27,6 +28,8 @@ def chance_loss(header: Line) -> float | None:
     dataset = header["dataset"]
     if dataset == STDLIB:
         return math.log(VOCABULARY)
+    if dataset == ZOO:
+        return MEMBERS[header["network"]].guessing if header["network"] in MEMBERS else None
     return SOURCES[dataset].label_entropy if dataset in SOURCES else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cgqbench.analysis.comparison import Comparison, several
-from cgqbench.analysis.curves import epoch_seconds
+from cgqbench.analysis.curves import epoch_seconds, seconds
 from cgqbench.records.reading import Run
 from cgqbench.records.record import Line
 
@@ -16,6 +16,21 @@ def median_epoch(runs: Sequence[Run]) -> float | None:
     """The median training seconds of an epoch, over all epochs of all seeds."""
     found = [value for run in runs for value in epoch_seconds(run).values()]
     return statistics.median(found) if found else None
+
+
+def passes(runs: Sequence[Run]) -> float | None:
+    """The passes through the network that a step took, on average over all epochs of all seeds.
+
+    One is forward and backward; each further one is a look ahead, forward only.
+    """
+    found = [row["passes"] for run in runs for row in run.epochs if row.get("passes") is not None]
+    return statistics.fmean(found) if found else None
+
+
+def training_seconds(runs: Sequence[Run]) -> float | None:
+    """The seconds of training of a whole run, mean over seeds; None if they are not known."""
+    elapsed = seconds(runs)
+    return elapsed[-1] if elapsed else None
 
 
 @dataclass(frozen=True)
