@@ -8,9 +8,12 @@ from cgqbench.analysis.comparison import Comparison
 from cgqbench.output.against_tuned import against_tuned
 from cgqbench.output.table import Table
 from cgqbench.output.what_died import what_died
+from cgqbench.output.zoo.methods import zoo_methods
+from cgqbench.output.zoo.start import zoo_start
 
 
 def answers(compared: Sequence[Comparison]) -> list[Table]:
     """Those for which there are records."""
-    found = (against_tuned(compared), what_died(compared))
+    questions = against_tuned, what_died, zoo_methods, zoo_start
+    found = [question(compared) for question in questions]
     return [table for table in found if table is not None]

@@ -13,14 +13,18 @@ from cgqbench.analysis.measures import ACCURACY, averaged, judged_by, name, show
 from cgqbench.analysis.summary import Entry, summary
 from cgqbench.experiments import EXPERIMENTS, paper
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
+from cgqbench.output.zoo.tasks import zoo_tasks
+from cgqbench.tasks.zoo import ZOO
 
 
 def results_tables(compared: Sequence[Comparison]) -> dict[str, Table]:
-    """A table for each experiment, by its name."""
-    experiments = dict.fromkeys(one.problem.experiment for one in compared)
+    """A table for each experiment, by its name; the zoo's has its tasks in rows."""
+    groups: dict[str, list[Comparison]] = {}
+    for one in compared:
+        groups.setdefault(one.problem.experiment, []).append(one)
     return {
-        experiment: results_table([one for one in compared if one.problem.experiment == experiment])
-        for experiment in experiments
+        experiment: (zoo_tasks if experiment == ZOO else results_table)(group)
+        for experiment, group in groups.items()
     }
 
 

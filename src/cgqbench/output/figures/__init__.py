@@ -17,6 +17,8 @@ from cgqbench.output.figures.landscape import landscape
 from cgqbench.output.figures.momentum import ablation_momentum
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
+from cgqbench.output.figures.zoo_curves import at_start, over_seconds, over_steps
+from cgqbench.output.figures.zoo_profile import profile
 
 Drawing = Callable[[Comparison, Path], Path]
 
@@ -29,8 +31,17 @@ ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {
 }
 """The figure that an ablation's experiment is drawn as, and the settings that it varies."""
 
-TOGETHER: dict[str, Callable[[Sequence[Comparison], Path], Path]] = {"ceiling": ceilings}
-"""The ablations whose problems share one file, a panel for each."""
+PROFILE = "-profile"
+TOGETHER: dict[str, dict[str, Callable[[Sequence[Comparison], Path], Path]]] = {
+    "ceiling": {"": ceilings},
+    "zoo": {
+        PROFILE: profile,
+        "-steps": over_steps,
+        "-seconds": over_seconds,
+        "-start": at_start,
+    },
+}
+"""The experiments whose problems share their figures, by what is added to the name of each."""
 
 
 def every_figure(found: Findings, destination: Path) -> list[Path]:
@@ -38,15 +49,17 @@ def every_figure(found: Findings, destination: Path) -> list[Path]:
     written: list[Path] = []
     shared: dict[str, list[Comparison]] = {}
     for comparison in found.comparisons:
-        if comparison.problem.experiment in TOGETHER and ablation(comparison):
-            shared.setdefault(comparison.problem.experiment, []).append(comparison)
+        experiment = comparison.problem.experiment
+        if experiment in TOGETHER and (ablation(comparison) or experiment not in ABLATIONS):
+            shared.setdefault(experiment, []).append(comparison)
             continue
         for kind, draw in _drawings(comparison).items():
-            name = f"{comparison.problem.experiment}-{comparison.name}"
+            name = f"{experiment}-{comparison.name}"
             written.append(draw(comparison, _free(destination, name, kind, written)))
     for experiment, compared in shared.items():
-        path = _free(destination, experiment, "", written)
-        written.append(TOGETHER[experiment](compared, path))
+        for kind, together in TOGETHER[experiment].items():
+            path = _free(destination, experiment, kind, written)
+            written.append(together(compared, path))
     for one in found.searches:
         path = _free(destination, f"landscape-{one.title}", "", written)
         written.append(landscape(one, path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.costs import Cost, costs, machine_of
 from cgqbench.analysis.findings import Findings
 from cgqbench.output.answers import answers
-from cgqbench.output.figures import ABLATIONS, ablation
+from cgqbench.output.figures import ABLATIONS, PROFILE, TOGETHER, ablation
 from cgqbench.output.page.charts import Chart, chart, landscapes
 from cgqbench.output.palette import Style, styles
 from cgqbench.output.results_table import results_tables
@@ -48,6 +49,8 @@ class Section:
     ablation: bool
     table: Table
     parts: list[Part]
+    picture: str | None = None
+    """The figure of all its problems together, where it has one."""
 
 
 def write_report(
@@ -88,12 +91,11 @@ def _sections(
     tables = results_tables(compared)
     for experiment in sorted(tables, key=lambda name: name in ABLATIONS):
         table = tables[experiment]
-        parts = [
-            _part(comparison, table.title, style, charts)
-            for comparison in compared
-            if comparison.problem.experiment == experiment
-        ]
-        yield Section(experiment in ABLATIONS, table, parts)
+        members = [one for one in compared if one.problem.experiment == experiment]
+        parts = [_part(comparison, table.title, style, charts) for comparison in members]
+        draw = TOGETHER.get(experiment, {}).get(PROFILE)
+        picture = None if draw is None else _embedded(partial(draw, members))
+        yield Section(experiment in ABLATIONS, table, parts, picture)
 
 
 def _part(
@@ -114,10 +116,12 @@ def _part(
 def _picture(comparison: Comparison) -> str | None:
     """The figure of an ablation, as an address that holds the picture itself."""
     draw = ablation(comparison)
-    if draw is None:
-        return None
+    return None if draw is None else _embedded(partial(draw, comparison))
+
+
+def _embedded(draw: Callable[[Path], Path]) -> str:
     with TemporaryDirectory() as folder:
-        path = draw(comparison, Path(folder) / "figure.png")
+        path = draw(Path(folder) / "figure.png")
         return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
