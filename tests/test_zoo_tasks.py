@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from small_zoo import shrink
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
+from torch.profiler import ProfilerActivity, profile
 
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.reading import runs
@@ -120,6 +122,34 @@ def test_a_batch_has_a_loss_and_gradients_that_are_finite(
             assert parameter.grad.isfinite().all(), label
     with torch.no_grad():
         assert torch.equal(first_loss(task, model), loss), "another loss without a graph"
+
+
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"}
+"""The operations whose result the host must see: no captured graph can have them."""
+
+
+@contextmanager
+def reads() -> Iterator[set[str]]:
+    found: set[str] = set()
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        yield found
+    found |= READS & {event.name for event in seen.events()}
+
+
+@pytest.mark.usefixtures("without_onednn")
+@pytest.mark.parametrize("name", MEMBERS)
+def test_no_pass_makes_the_host_look(name: str, tasks: dict[str, Task]) -> None:
+    model = model_of(tasks[name])
+    with reads() as found:
+        first_loss(tasks[name], model).backward()
+    assert not found
+
+
+def test_the_look_of_a_host_is_noticed() -> None:
+    numbers = torch.ones(3, 2, requires_grad=True)
+    with reads() as found:
+        numbers.prod(1).sum().backward()  # looks for zeros
+    assert found == {"aten::_local_scalar_dense"}
 
 
 @pytest.mark.usefixtures("without_onednn")
