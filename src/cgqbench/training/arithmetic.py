@@ -7,6 +7,7 @@ On a GPU, TF32 with cuDNN's deterministic kernels, in channels-last memory where
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ class Arithmetic:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
+        # `placed` puts all weights side by side, where cuDNN would have those of a recurrent layer
+        # alone: it copies them in each pass, which takes little, and says so.
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single")
 
     def placed(self, model: nn.Module, channels_last: bool) -> nn.Module:
         """The model on the device, ready for passes; on a GPU maybe with channels-last weights."""
