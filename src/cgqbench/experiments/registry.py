@@ -9,7 +9,10 @@ from cgqbench.experiments import paper
 from cgqbench.experiments.experiment import Column, Experiment
 
 PAPER_METHODS = paper.METHODS
-UNTUNED = ("schedulefree_adamw", "prodigy", "dadaptation", "dog", "scgq_relative", "search")
+UNTUNED = (
+    *("schedulefree_adamw", "prodigy", "dadaptation", "dog", "mechanic"),
+    *("scgq_relative", "search"),
+)
 TODAYS_METHODS = ("sgd_cosine", "adamw_cosine", "schedulefree_sgd", *UNTUNED)
 LANGUAGE_METHODS = ("sgd", "adamw", "adamw_cosine", "adagrad", "muon", *UNTUNED)
 RULES = ("polak_ribiere", "fletcher_reeves", "hestenes_stiefel", "dai_yuan")
