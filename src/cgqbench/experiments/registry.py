@@ -10,7 +10,7 @@ from cgqbench.experiments.experiment import Column, Experiment
 
 PAPER_METHODS = paper.METHODS
 UNTUNED = (
-    *("schedulefree_adamw", "prodigy", "dadaptation", "dog", "mechanic"),
+    *("schedulefree_adamw", "prodigy", "dadaptation", "dog", "mechanic", "gen"),
     *("scgq_relative", "search"),
 )
 TODAYS_METHODS = ("sgd_cosine", "adamw_cosine", "schedulefree_sgd", *UNTUNED)

@@ -110,6 +110,7 @@ METHODS: dict[str, Method] = {
         {"lr": 1.0, "weight_decay": 0.01},
         library="mechanic_pytorch",
     ),
+    "gen": Method("GeN(AdamW)", optimizers.gen, {"lr": 1e-4, "weight_decay": 0.01}),
     # Beyond the paper: no rate at all. The ceiling is the step's length relative to the weights.
     "scgq_relative": Method(
         "sCGQ, relative",
