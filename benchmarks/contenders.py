@@ -6,7 +6,8 @@ A rival is imported only when it is built.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -67,6 +68,37 @@ def salsa_closure(optimizer: Optimizer, loss: Loss) -> object:
     return optimizer.step(closure=lambda backwards=False: closure(backwards))  # type: ignore[misc]
 
 
+def gen(optimizer: Optimizer, loss: Loss) -> object:
+    """The loop of its documentation, which takes the model and its batches apart.
+
+    The rate is set in every step, not now and then, so that every check meets it.
+    """
+    optimizer.zero_grad()
+    loss().backward()  # type: ignore[no-untyped-call]
+    importlib.import_module("GeN").lr_parabola(
+        _Network(optimizer, loss),
+        optimizer,
+        criterion=lambda outputs, targets: outputs,
+        tr_iter=itertools.repeat((torch.empty(0), torch.empty(0))),
+        device="cpu",
+        task="image_cls",
+    )
+    return optimizer.step()
+
+
+class _Network:
+    """What GeN asks of a network, whose output is the loss itself."""
+
+    def __init__(self, optimizer: Optimizer, loss: Loss) -> None:
+        self._groups, self._loss = optimizer.param_groups, loss
+
+    def parameters(self) -> Iterator[Tensor]:
+        return (param for group in self._groups for param in group["params"])
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self._loss()
+
+
 def _closure(optimizer: Optimizer | None, loss: Loss) -> Callable[..., Any]:
     def closure(backward: bool = True) -> Tensor:
         value = loss()
@@ -112,6 +144,12 @@ def lbfgs(params: ParamsT) -> Optimizer:
     return torch.optim.LBFGS(params, max_iter=4, line_search_fn="strong_wolfe")
 
 
+def mechanic(params: ParamsT) -> Optimizer:
+    mechanize = importlib.import_module("mechanic_pytorch").mechanize
+    optimizer: Optimizer = mechanize(torch.optim.AdamW)(params, lr=1.0)
+    return optimizer
+
+
 def schedule_free(params: ParamsT) -> Optimizer:
     optimizer = imported("schedulefree:AdamWScheduleFree")(params)
     optimizer.train()  # type: ignore[attr-defined]  # it refuses to step in its other mode
@@ -123,6 +161,8 @@ CONTENDERS = (
     Contender("sCGQ", "cgq", cgq(search_prob=0.1, smoothing=0.5), loss_only, ours=True),
     Contender("CGQ, relative", "cgq", cgq(max_relative_step=0.005), loss_only, ours=True),
     Contender("torch LBFGS", "torch", lbfgs, classic_closure),
+    Contender("torch SGD", "torch", imported("torch.optim:SGD"), ordinary),
+    Contender("torch AdamW", "torch", imported("torch.optim:AdamW"), ordinary),
     Contender("torchzero CG", "torchzero", torchzero_cg, torchzero_closure),
     Contender("torchzero Armijo", "torchzero", torchzero_armijo, torchzero_closure),
     Contender("SaLSa", "salsa-optimizer", imported("salsa.SaLSA:SaLSA"), salsa_closure),
@@ -131,6 +171,8 @@ CONTENDERS = (
     Contender("D-Adaptation", "dadaptation", imported("dadaptation:DAdaptAdam"), ordinary),
     # Its authors' advice for networks with BatchNorm.
     Contender("DoG", "dog-optimizer", imported("dog:DoG", reps_rel=1e-4), ordinary),
+    Contender("Mechanic", "mechanic-pytorch", mechanic, ordinary),
+    Contender("GeN, every step", "gen-optim", imported("torch.optim:AdamW", lr=1e-4), gen),
     Contender("MoMo", "momo-opt", imported("momo:Momo"), classic_closure),
     Contender("COCOB", "parameterfree", imported("parameterfree:COCOB"), ordinary),
 )

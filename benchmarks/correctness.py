@@ -238,7 +238,9 @@ CHECKS: dict[str, tuple[Callable[[Contender], str], str]] = {
 
 def observed(check: Callable[[Contender], str], contender: Contender) -> str:
     """What the check finds, or the type of the exception the optimizer raises."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    # One that raises may leave gradients switched off, for all that follow.
+    with warnings.catch_warnings(), quiet, torch.enable_grad():
         warnings.simplefilter("ignore")  # rivals warn and print; here only what they do counts
         try:
             return check(contender)

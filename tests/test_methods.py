@@ -116,12 +116,15 @@ def test_an_unknown_rule_is_named_with_the_known_ones(text):
         chosen(text, "mlp").optimizer(nn.Linear(2, 2), BUDGET, 0)
 
 
-def test_a_missing_library_is_named_with_its_cure(monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "library"), [("prodigy", "prodigyopt"), ("mechanic", "mechanic_pytorch")]
+)
+def test_a_missing_library_is_named_with_its_cure(method, library, monkeypatch):
     monkeypatch.setattr("cgqbench.methods.parsing.find_spec", lambda name: None)
     with pytest.raises(
-        ValueError, match=r'needs the library prodigyopt.*pip install "cgq\[bench\]'
+        ValueError, match=rf'needs the library {library}.*pip install "cgq\[bench\]'
     ):
-        chosen("prodigy", "mlp")
+        chosen(method, "mlp")
     assert chosen("sgd", "mlp").label == "SGD"
 
 

@@ -56,6 +56,7 @@ def test_a_resumed_run_leaves_the_bytes_of_one_in_a_single_go(method, tmp_path):
     lines = [json.loads(line) for line in whole.splitlines()]
     assert [line["kind"] for line in lines] == ["cell", *["epoch"] * 4, "end"]
     assert lines[-1]["status"] == "finished"
+    assert all(line["average_test_loss"] > 0 for line in lines[1:-1])
     assert not record_path(cell, folder).with_suffix(".ckpt").exists()
 
 

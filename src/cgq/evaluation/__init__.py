@@ -4,7 +4,7 @@ These names are public, for hosts and for objectives of one's own, such as captu
 """
 
 from cgq.evaluation import rng
-from cgq.evaluation.closure import Closure, loss_value
+from cgq.evaluation.closure import Closure, loss_value, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import StaleGradients
 from cgq.evaluation.objective import Objective
@@ -17,6 +17,7 @@ __all__ = [
     "StaleGradients",
     "dtypes_behind",
     "loss_value",
+    "objective_of",
     "rng",
     "rounding",
 ]

@@ -22,7 +22,19 @@ Closure = Callable[..., Any]
 
 
 def objective_of(closure: Closure, params: Sequence[Tensor], environment: Environment) -> Objective:
-    """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
+    """The objective of a closure; the closure itself if it is one (a captured graph, say).
+
+    >>> weight = torch.nn.Parameter(torch.ones(3))
+    >>> batch = objective_of(lambda: weight.square().sum(), [weight], Environment(None))
+    >>> loss = batch.first_pass(StaleGradients([weight]))
+    >>> batch.prepare_probes()
+    >>> _ = weight.data.mul_(2)
+    >>> loss.item(), batch.probe(weight.device)
+    (3.0, 12.0)
+    >>> batch.end_probes()
+    >>> weight.grad
+    tensor([2., 2., 2.])
+    """
     if hasattr(closure, "first_pass"):
         return cast(Objective, closure)
     return ClosureObjective(closure, params, environment)

@@ -10,7 +10,7 @@ from cgqbench.experiments.experiment import Column, Experiment
 from cgqbench.tasks.zoo import EPOCHS, MEMBERS, ZOO
 
 PAPER_METHODS = paper.METHODS
-RIVALS = ("schedulefree_adamw", "prodigy", "dadaptation", "dog")
+RIVALS = ("schedulefree_adamw", "prodigy", "dadaptation", "dog", "mechanic", "gen")
 UNTUNED = (*RIVALS, "scgq_relative", "search")
 TODAYS_METHODS = ("sgd_cosine", "adamw_cosine", "schedulefree_sgd", *UNTUNED)
 LANGUAGE_METHODS = ("sgd", "adamw", "adamw_cosine", "adagrad", "muon", *UNTUNED)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
+from cgqbench.methods.mechanic import Mechanic
 from cgqbench.methods.optimizers import Factory, sgd, trained
 from cgqbench.methods.schedules import Budget
 
@@ -78,6 +79,15 @@ def schedulefree_adamw(
     )
     optimizer.train()  # it starts in the other mode
     return optimizer
+
+
+def mechanic(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1.0, weight_decay: float = 0.01
+) -> Optimizer:
+    """Mechanic around AdamW; `lr` is AdamW's, and should not matter."""
+    from mechanic_pytorch import mechanize
+
+    return Mechanic(mechanize(AdamW)(trained(model), lr=lr, weight_decay=weight_decay))
 
 
 def _tuning_free(library: str, name: str) -> Factory:

@@ -23,7 +23,7 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
-from cgqbench.methods.baselines import PAL, Armijo
+from cgqbench.methods.baselines import PAL, Armijo, GeN
 from cgqbench.methods.schedules import Budget
 
 Factory = Callable[..., Optimizer]
@@ -190,6 +190,13 @@ def pal(
         step_factor=step_factor,
         model=model,
     )
+
+
+def gen(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float = 1e-4, weight_decay: float = 0.01
+) -> Optimizer:
+    """GeN around AdamW; `lr` is only where the rate begins."""
+    return GeN(adamw(model, budget, seed, lr=lr, weight_decay=weight_decay), model=model)
 
 
 def _named(name: str, known: dict[str, Callable[..., Any]], setting: str) -> Any:

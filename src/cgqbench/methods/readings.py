@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cgqbench.methods.mechanic import TUNER
+
 Number = float | Tensor
 
 
@@ -19,6 +21,9 @@ def step_size(optimizer: Optimizer) -> Number | None:
         return _number(group["eta"][0])
     if "d" in group:  # Prodigy and D-Adaptation: the rate is a factor on the estimate
         return _number(group["d"] * group["lr"])
+    state: Any = optimizer.state
+    if TUNER in state:  # Mechanic: likewise, on the sum of its estimates
+        return _number(state[TUNER]["s"].sum() * group["lr"])
     return _number(group.get("scheduled_lr", group.get("lr")))
 
 

@@ -104,6 +104,13 @@ METHODS: dict[str, Method] = {
         "D-Adaptation", libraries.dadaptation, {"lr": 1.0}, _decayed(), library="dadaptation"
     ),
     "dog": Method("DoG", libraries.dog, {"lr": 1.0}, _decayed(), library="dog"),
+    "mechanic": Method(
+        "Mechanic(AdamW)",
+        libraries.mechanic,
+        {"lr": 1.0, "weight_decay": 0.01},
+        library="mechanic_pytorch",
+    ),
+    "gen": Method("GeN(AdamW)", optimizers.gen, {"lr": 1e-4, "weight_decay": 0.01}),
     # Beyond the paper: no rate at all. The ceiling is the step's length relative to the weights.
     "scgq_relative": Method(
         "sCGQ, relative",

@@ -44,6 +44,8 @@ STYLES = {
     "prodigy": Style("#a27512", _MIXED),
     "dadaptation": Style("#a5479d", _MIXED),
     "dog": Style("#7c6ee0", _MIXED),
+    "mechanic": Style("#798ad2", _MIXED),
+    "gen": Style("#267272", _DOTTED),
     "scgq_relative": Style("#d93a4a"),
     "search": Style("#4848fc"),
 }
