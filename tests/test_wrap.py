@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from wrapped_run import Run, is_well
 
-from cgq import CGQ, LineSearch, least_squares, two_point
+from cgq import CGQ, ConjugateDescent, LineSearch, QuadraticSearch, least_squares, two_point
 from ids import option_id
 
 RHO = 0.01
@@ -25,7 +25,7 @@ RHO = 0.01
     [
         {"search_prob": 1.0},
         {"search_prob": 1.0, "fit": least_squares, "max_fits": 5},
-        {"search_prob": 0.3, "smoothing": 0.5, "seed": 3},
+        {"search_prob": 1.0, "smoothing": 0.5},
         {"search_prob": 1.0, "max_relative_step": 0.5},
     ],
     ids=option_id,
@@ -38,8 +38,10 @@ def test_around_sgd_it_takes_the_steps_of_cgq_without_momentum(
     shared = {"max_relative_step": RHO, "fit": two_point, "smoothing": 0.0, **options}
     mine, its, *shadows = (Quadratic(spectrum(n, condition), 0) for _ in range(2 + SHADOWS))
     wrapped = LineSearch(torch.optim.SGD(mine.params, lr=lr), **shared)
+    search = QuadraticSearch(shared.pop("fit"), shared.pop("max_fits", 3), descent_suffices=True)
     cgq, *blurred = (
-        CGQ(problem.params, lr=math.inf, momentum=0.0, **shared) for problem in (its, *shadows)
+        ConjugateDescent(problem.params, lr=math.inf, search=search, momentum=0.0, **shared)
+        for problem in (its, *shadows)
     )
     rounding = Rounding()
     for _ in range(130):

@@ -15,14 +15,15 @@ from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
 from cgq.engine.rollback import Rollback
-from cgq.engine.run_guard import trusted
 from cgq.engine.state import NUMBERS, read
 from cgq.evaluation.objective import Objective
+from cgq.evaluation.precision import rounding
 from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
-from cgq.rules.trust import fading
+from cgq.rules.trust import Trust, fading
+from cgq.rules.trust_region import Region
 from cgq.vectors.layout import Layout, with_gradients
 from cgq.vectors.sharding import reduction
 
@@ -115,6 +116,7 @@ class LineSearch(SearchOptimizer):
             search_prob=search_prob,
             smoothing=smoothing,
             seed=seed,
+            descent_suffices=True,
         )
         defaults = dict(getattr(base, "defaults", {}))
         super().__init__(base.param_groups, defaults, model, process_group)
@@ -143,7 +145,13 @@ class LineSearch(SearchOptimizer):
             return getattr(self.base, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def _forget_last_step(self) -> None:
+        """A checkpoint does not hold it: so that a run that is resumed goes on like this one."""
+        if self._workspace is not None:
+            self._workspace.holds_last_step = False
+
     def __getstate__(self) -> dict[str, Any]:
+        self._forget_last_step()
         everything = self.__dict__ | super().__getstate__()
         return {name: everything[name] for name in COPIED}
 
@@ -165,6 +173,7 @@ class LineSearch(SearchOptimizer):
             before(self)
         self._meet_groups()
         self._guard.read_losses(self.param_groups)
+        self._forget_last_step()
         for group in self.param_groups:
             group.update(read(group, self.NUMBERS))
         state = self.base.state_dict()
@@ -203,17 +212,16 @@ class LineSearch(SearchOptimizer):
             displacement = self._workspace = Displacement(layout)
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(groups), not self.state
-        options = trusted(self.options, groups[0], loss, displacement.layout)
         kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
         update = kind(
             displacement,
             displacement.layout.gradients(),
             self._gradients.unclipped(params),
             loss,
-            schedule=factor * fading(groups[0]["steps"], self.full_steps),
+            rho=factor * self._rho(loss, displacement.layout),
             maximize=bool(groups[0].get("maximize")),
             searched=due,
-            options=options,
+            options=self.options,
             ranks=self._team,
             before=groups[0],
         )
@@ -225,19 +233,51 @@ class LineSearch(SearchOptimizer):
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
                 update.update(self.base.step)
-            outcome = self._moved(update, options, objective, loss, rollback, due=due)
+            outcome = self._moved(update, self.options, objective, loss, rollback, due=due)
         # Not a step where distributed checkpoints ask for a first state.
         is_first_and_idle = objective is None and not factor and first and update.is_idle
         return None if is_first_and_idle else outcome
 
+    def _rho(self, loss: Tensor | float | None, layout: Layout) -> float:
+        """The ceiling of this step, relative to the weights."""
+        group, rho = self.param_groups[0], self.options.max_relative_step or 0.0
+        full = rho * fading(group["steps"], self.full_steps)
+        if loss is None or not self.options.is_guarded:
+            return full
+        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
+        return max(Region.of(group).radius, min(full, rounding(layout.dtypes)))
+
+    def _judge(self, outcome: Outcome) -> None:
+        """Let the search and the next batch say how long a step may be."""
+        group, rho = self.param_groups[0], self.options.max_relative_step
+        if outcome.search is None or outcome.skipped or rho is None or not self.options.is_guarded:
+            return
+        region = Region.of(group).after(
+            outcome.search,
+            outcome.agreement,
+            trust=Trust.of(group),
+            rho=rho,
+            fade=fading(group["steps"], self.full_steps),
+            age=group["steps"] / self.full_steps,
+        )
+        for group in self.param_groups:
+            group.update(region._asdict())
+
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         super()._record(outcome, objective)
+        if outcome is not None:
+            self._judge(outcome)
         applied = None if outcome is None else outcome.numbers.get("step_size")
         if isinstance(applied, float) and self._workspace is not None:
             most = self._workspace.layout.range / max(1.0, *rates(self.param_groups))
             lift = self._lift.after(applied, most)
             for group in self.param_groups:
                 group.update(lift._asdict())
+
+    @property
+    def _numbers(self) -> dict[str, float | int]:
+        region = Region()._asdict() if self.options.is_guarded else {}
+        return super()._numbers | region
 
     def _ratios(self) -> list[float]:
         return [self._lift.lift * rate for rate in rates(self.param_groups)]

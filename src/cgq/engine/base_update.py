@@ -18,7 +18,7 @@ from cgq.rules.scalars import Number, as_tensor
 from cgq.vectors.layout import Layout
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
-from cgq.vectors.products import Dots, share_all_products
+from cgq.vectors.products import Dots, Vector, share_all_products
 from cgq.vectors.workspace import Workspace
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -31,6 +31,8 @@ class Displacement(Workspace):
         super().__init__(layout)
         self.least = SMALL * math.sqrt(sum(param.numel() for param in layout.params))
         """Below this |θ| is as good as none."""
+        self.holds_last_step = False
+        """Whether θ is where the last step led from what is kept."""
 
     @cached_property
     def least_on_device(self) -> Tensor:
@@ -43,6 +45,7 @@ class Displacement(Workspace):
 
     def begin(self) -> None:
         """Keep θ: someone is about to move it."""
+        self.holds_last_step = True
         own = self.own_memory()
         if own is None:
             torch._foreach_copy_(self.scratch.views, self.layout.values())
@@ -77,7 +80,7 @@ class BaseUpdate(Direction):
         grads: what it is made of, one per parameter.
         unclipped: the gradients of the loss, where `grads` are not.
         loss: at the old point, if known.
-        schedule: a factor on ρ.
+        rho: the longest step, relative to the weights.
         maximize: whether the base climbs.
         searched: whether the slope will be asked for.
     """
@@ -89,7 +92,7 @@ class BaseUpdate(Direction):
         unclipped: list[Tensor] | None,
         loss: Tensor | float | None,
         *,
-        schedule: float,
+        rho: float,
         maximize: bool,
         searched: bool,
         options: SearchOptions,
@@ -98,7 +101,7 @@ class BaseUpdate(Direction):
     ) -> None:
         super().__init__(displacement, options, ranks, before)
         self.sign = -1.0 if maximize else 1.0
-        self._rho = schedule * (options.max_relative_step or 0.0)
+        self._rho = rho
         self._displacement, self._grads, self._searched = displacement, grads, searched
         dots: Dots = {}
         self._d = self._named("d", dots, lambda: displacement.direction.parts)
@@ -108,8 +111,18 @@ class BaseUpdate(Direction):
         if unclipped is not None:
             layout, fs, like = self.layout, unclipped, displacement.scratch.views
             self._f = self._named("f", dots, lambda: layout.parts(fs, like), self.sign)
-        self._loss, self._size = self._agreed(self._phi_0(loss), g.length())
+        looks_back = searched and options.is_guarded and displacement.holds_last_step
+        last = self._last_step(g, dots) if looks_back else []
+        self._loss, self._size, *last = self._agreed(self._phi_0(loss), g.length(), *last)
         self._nil = 0.0 * self._loss * self._size
+        self._agreement = agreement(*last, self._size) if last else math.nan
+
+    def _last_step(self, g: Vector, dots: Dots) -> list[Number]:
+        """g·s and |s| of the last step s, which stands where this one will be noted."""
+        self._displacement.end()
+        s = self._named("s", dots, lambda: self._displacement.direction.parts)
+        share_all_products(g, s)
+        return [g @ s, s.length()]
 
     def _gradient_parts(self) -> Callable[[], Any]:
         """A search asks for it once the base has run, which may write to what it is given."""
@@ -143,7 +156,16 @@ class BaseUpdate(Direction):
         noise = self._noise(self._loss, error)
         trial = clear_trial(ceiling, f_d, noise, ceiling)
         squared = d**2 if self._options.needs_length else math.nan
-        return Plan(self._loss, self._nil, f_d, ceiling, trial, noise=noise, squared_length=squared)
+        return Plan(
+            self._loss,
+            self._nil,
+            f_d,
+            ceiling,
+            trial,
+            noise=noise,
+            agreement=self._agreement,
+            squared_length=squared,
+        )
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step; an update that is not finite counts as such a gradient."""
@@ -164,13 +186,24 @@ class BaseUpdate(Direction):
         """The base has done so."""
 
     def _ceiling(self, d: Number, theta: Number) -> Number:
-        """schedule·ρ·|θ|/|d|; 0 where nothing was moved, and no more than the weights' dtype holds.
+        """ρ·|θ|/|d|; 0 where nothing was moved, and no more than the weights' dtype holds.
 
         |θ| counts as if its entries were at least 0.02 in the mean: weights may begin with zeros.
         """
         if not d:
             return 0.0
         return min(self._rho * max(theta, self._displacement.least) / d, self.layout.range)
+
+
+def agreement(g_s: Number, s: Number, g: Number) -> Number:
+    """-g·s/(|g||s|): the cosine between a step and the descent that the next batch asks for.
+
+    >>> agreement(-3.0, 2.0, 3.0)
+    0.5
+    """
+    if isinstance(s, float):
+        return -g_s / (g * s) if g * s > 0.0 else math.nan
+    return -g_s / (g * s)
 
 
 def refuse_unsuitable(base: Any) -> None:

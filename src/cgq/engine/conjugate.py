@@ -102,7 +102,9 @@ class Conjugate(Direction):
         if self._options.needs_length:
             squared_length = geometry.squared_length(*self._mixture(beta))
         nil = 0.0 * phi_0 * gg
-        return Plan(phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length)
+        return Plan(
+            phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length=squared_length
+        )
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step."""

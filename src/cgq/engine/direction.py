@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     beta: Number = 0.0
     bound: Number = 0.0  # at least |p|
     noise: Number = 0.0  # how far the loss may be off
+    agreement: Number = math.nan  # of this batch with the step before
     squared_length: Number = math.nan  # |d|², if the search needs it
 
     @property
@@ -54,6 +55,8 @@ class Outcome(NamedTuple):
     search: Search | None = None
     due: bool = False
     """Whether a search was due, though there may have been nothing to search."""
+    agreement: float = math.nan
+    """How well this batch agrees with the step before, after a search; NaN: not known."""
 
 
 SKIPPED = Outcome({}, skipped=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from cgq.rules.momentum import Rule, polak_ribiere
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.quadratic_search import QuadraticSearch
 from cgq.rules.search import SearchRule
+from cgq.rules.trust import Trust
 
 Group = dict[str, Any]
 
@@ -54,6 +55,7 @@ class SearchOptions:
     search_prob: float = 1.0
     smoothing: float = 0.0
     seed: int = 0
+    descent_suffices: bool = False
 
     def __post_init__(self) -> None:
         for name, (valid, cure) in CHECKS.items():
@@ -64,7 +66,7 @@ class SearchOptions:
     @cached_property
     def rule(self) -> SearchRule:
         """The search: the one given, or the paper's."""
-        return self.search or QuadraticSearch(self.fit, self.max_fits)
+        return self.search or QuadraticSearch(self.fit, self.max_fits, self.descent_suffices)
 
     @cached_property
     def needs_length(self) -> bool:
@@ -90,6 +92,10 @@ class SearchOptions:
     def shrinks_trial(self) -> bool:
         """Whether the first trial is one that shrinks, and not the relative ceiling."""
         return False
+
+    def tolerance(self, before: Mapping[str, Any]) -> float:
+        """Which rise of the loss is none, by the numbers that the last step left."""
+        return Trust.of(before).batch_noise / 2.0 if self.is_guarded else 0.0
 
     @cached_property
     def is_guarded(self) -> bool:

@@ -87,6 +87,7 @@ class SearchedStep:
             trial=plan.trial,
             ceiling=plan.ceiling,
             noise=plan.noise,
+            tolerance=self._options.tolerance(self._before),
             squared_length=plan.squared_length,
             dtype=getattr(loss, "dtype", torch.float64),
             memory={name: self._before[name] for name in self._options.memory},
@@ -101,11 +102,12 @@ class SearchedStep:
         line.move_to(alpha)
         seen = search.seen_with(self._direction.sign)
         if search.evaluations and not alpha:
-            return SKIPPED._replace(loss=plan.loss, search=seen)
+            return SKIPPED._replace(loss=plan.loss, search=seen, agreement=plan.agreement)
         self._objective.end_probes()
         self._direction.remember(plan)
         numbers = {"step_size": alpha, "average": average, **search.memory}
-        return Outcome(numbers | self._direction.numbers(plan, search), plan.loss, search=seen)
+        numbers |= self._direction.numbers(plan, search)
+        return Outcome(numbers, plan.loss, search=seen, agreement=plan.agreement)
 
     def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
         """The average after a search that found this step, and the α that is applied."""

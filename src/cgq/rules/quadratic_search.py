@@ -23,6 +23,8 @@ class QuadraticSearch:
 
     fit: Fit = two_point
     max_fits: int = 3
+    descent_suffices: bool = False
+    """Whether a first trial at the ceiling is taken if it lowers the loss, however little."""
 
     @property
     def begins_with_two_point(self) -> bool:
@@ -39,6 +41,8 @@ class QuadraticSearch:
             fit=self.fit,
             max_fits=self.max_fits,
             noise=start.noise,
+            descent_suffices=self.descent_suffices,
+            tolerance=start.tolerance,
         )
 
 
@@ -52,6 +56,8 @@ def quadratic_search(
     fit: Fit,
     max_fits: int,
     noise: float = 0.0,
+    descent_suffices: bool = False,
+    tolerance: float = 0.0,
 ) -> Search:
     """Find a step along φ, whose value and slope at 0 are `loss` and `slope` (< 0).
 
@@ -64,11 +70,19 @@ def quadratic_search(
     `noise` is how far φ may be off. A fit whose Aα² and Bα are both less than that at its trial is
     rejected, and ends the search: with the α* of the fit before it, if there was one.
 
+    With `descent_suffices` a first trial at the ceiling is taken if φ is lower there, or higher by
+    less than `tolerance`, and no parabola may shorten it. Where the ceiling is what keeps steps short, the minimum along one batch's line
+    is shorter than what many batches want: each step at it makes the next one's curvature larger.
+
     >>> from cgq import two_point
     >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0,
     ...                          trial=0.1, ceiling=10.0, fit=two_point, max_fits=3)
     >>> round(found.step_size, 9), found.accepted, found.evaluations
     (2.0, True, 2)
+    >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0, trial=3.0, ceiling=3.0,
+    ...                          fit=two_point, max_fits=3, descent_suffices=True)
+    >>> found.step_size, found.accepted, found.evaluations
+    (3.0, True, 1)
     """
     measured: dict[float, float] = {}  # every trial, in order
     usable: dict[float, float] = {}  # those with a finite loss
@@ -101,6 +115,9 @@ def quadratic_search(
             q = Parabola(*map(float, fit(loss, slope, list(usable), list(usable.values()))))
             if q.is_level(trial, noise):
                 return outcome(trial if len(measured) > 1 else 0.0, False, rejected=True)
+            at_ceiling = descent_suffices and len(measured) == 1 and trial >= ceiling
+            if at_ceiling and usable[trial] < loss + tolerance:
+                return outcome(trial, True)
         if trial not in usable or not q.is_finite or (q.a > 0 and q.minimiser <= 0):
             trial *= BACKTRACK
             if not trial:

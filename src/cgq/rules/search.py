@@ -32,6 +32,8 @@ class Start(NamedTuple):
     """No step is longer."""
     noise: float = 0.0
     """How far φ may be off."""
+    tolerance: float = 0.0
+    """A rise below this is none: it is less than what tells one batch from the next."""
     squared_length: float = math.nan
     """That of the direction d, without decoupled decay, for a search with `needs_length`."""
     dtype: torch.dtype = torch.float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 FIRST = 20  # batches whose mean loss is the starting value
@@ -51,7 +52,7 @@ class Trust(NamedTuple):
     alert: bool = True  # whether every batch is to be searched
 
     @classmethod
-    def of(cls, group: dict[str, Any]) -> Trust:
+    def of(cls, group: Mapping[str, Any]) -> Trust:
         """What a parameter group says."""
         return cls(*(group[name] for name in cls._fields))
 
@@ -131,6 +132,11 @@ class Trust(NamedTuple):
         The mean over about the last ten has 0.23 of the noise of one: this asks for 4.3 times it.
         """
         return self.recent_loss - self.usual_loss > math.sqrt(self.loss_variance)
+
+    @property
+    def batch_noise(self) -> float:
+        """By how much losses of batches differ, in the quadratic mean; 0 before it is known."""
+        return math.sqrt(self.loss_variance) if self.losses >= FIRST else 0.0
 
     @property
     def is_stuck(self) -> bool:
