@@ -115,7 +115,7 @@ class BaseUpdate(Direction):
         last = self._last_step(g, dots) if looks_back else []
         self._loss, self._size, *last = self._agreed(self._phi_0(loss), g.length(), *last)
         self._nil = 0.0 * self._loss * self._size
-        self._agreement = agreement(*last, self._size) if last else math.nan
+        self._agreement = agreement(last[0], last[1], self._size) if last else math.nan
 
     def _last_step(self, g: Vector, dots: Dots) -> list[Number]:
         """g·s and |s| of the last step s, which stands where this one will be noted."""

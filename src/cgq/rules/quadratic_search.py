@@ -71,8 +71,8 @@ def quadratic_search(
     rejected, and ends the search: with the α* of the fit before it, if there was one.
 
     With `descent_suffices` a first trial at the ceiling is taken if φ is lower there, or higher by
-    less than `tolerance`, and no parabola may shorten it. Where the ceiling is what keeps steps short, the minimum along one batch's line
-    is shorter than what many batches want: each step at it makes the next one's curvature larger.
+    less than `tolerance`, and no parabola may shorten it. The minimum along one batch's line is
+    shorter than what many batches want, and steps that stop there sharpen the next lines.
 
     >>> from cgq import two_point
     >>> found = quadratic_search(lambda x: (x - 2) ** 2 + 1, 5.0, -4.0,

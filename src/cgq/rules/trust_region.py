@@ -32,7 +32,8 @@ class Region(NamedTuple):
     >>> region, trust = Region(), Trust(losses=50, earned=0.005)
     >>> straight = Search(1.0, -1.0, 0.0, (0.1,), (0.9,), 0.1, accepted=True, capped=True)
     >>> for _ in range(20):
-    ...     region = region.after(straight, agreement=0.1, trust=trust, rho=0.005, fade=1.0, age=0.05)
+    ...     region = region.after(
+    ...         straight, agreement=0.1, trust=trust, rho=0.005, fade=1.0, age=0.05)
     >>> round(region.radius, 4)
     0.0129
     """
