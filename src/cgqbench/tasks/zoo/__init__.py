@@ -60,7 +60,7 @@ REPORTED: dict[str, Member] = {
     "autoencoder": Member(autoencoder, 128, 1800),
     "lora": Member(lora, 32, 200),
     "finetune": Member(finetune, 32, 200, log(5)),
-    "gpt_large_batch": Member(gpt_bf16, 256, 1500, _CHARACTERS),
+    "gpt_large_batch": Member(gpt_bf16, 256, 600, _CHARACTERS),
     "vgg_svhn": Member(vgg_svhn, 64, 2000, _NUMBERS),
     "gru_regression": Member(gru_regression, 64, 1500, 0.975),
 }
