@@ -119,6 +119,21 @@ def test_what_is_not_known_of_the_last_step_changes_no_opinion() -> None:
     assert after(region, 5, agreement=math.nan).agreement == 0.3
 
 
+def test_a_search_lost_in_the_noise_leaves_the_word_to_the_next_batch() -> None:
+    """As in bf16: what a trial gains is less than the loss is off."""
+    lost = Search(
+        1.0, -2.0, 0.0, (0.1,), (1.001,), 0.0, accepted=False, capped=False, rejected=True
+    )
+    region, trust = Region(), Trust(losses=100)
+    for _ in range(60):
+        region = region.after(lost, 0.1, trust=trust, rho=RHO, fade=1.0, age=0.0)
+    assert region.straightness == 1.0
+    assert region.radius == pytest.approx(RHO / math.sqrt(0.1))
+    for _ in range(60):
+        region = region.after(lost, 0.0, trust=trust, rho=RHO, fade=1.0, age=0.0)
+    assert region.radius == SAFE
+
+
 class Bowl:
     """Half the squared distance to a point, whose gradient is known."""
 

@@ -41,7 +41,7 @@ class Region(NamedTuple):
     radius: float = SAFE
     """The longest step, relative to the weights."""
     agreement: float = 0.0
-    straightness: float = 0.0
+    straightness: float = 1.0
     judged: int = 0
     """Searches so far."""
 
@@ -65,15 +65,15 @@ class Region(NamedTuple):
         ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
         """
         weight = max(NEWS, 1.0 / (self.judged + 1))
-        judged = self._replace(
-            straightness=self.straightness + weight * (straightness(search) - self.straightness),
-            judged=self.judged + 1,
-        )
+        judged = self._replace(judged=self.judged + 1)
         if math.isfinite(agreement):
             change = agreement - self.agreement
             judged = judged._replace(agreement=self.agreement + weight * change)
-        if not search.capped:
-            return judged._replace(radius=max(SHORTER * self.radius, SAFE / 2.0))
+        if not search.rejected:  # what is lost in the noise of the loss bends no line
+            change = straightness(search) - self.straightness
+            judged = judged._replace(straightness=self.straightness + weight * change)
+            if not search.capped:
+                return judged._replace(radius=max(SHORTER * self.radius, SAFE / 2.0))
         limit = judged.limit(trust, rho, fade, age)
         if limit < self.radius:
             return judged._replace(radius=max(limit, NARROWER * self.radius))
