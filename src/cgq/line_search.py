@@ -37,15 +37,18 @@ class LineSearch(SearchOptimizer):
     .. math::
         d_t = \text{the update of } base, \quad
         θ_{t+1} = θ_t + α_t d_t, \quad
-        α_t = s_t \cdot ρ \min\!\left(1, \sqrt{T/t}\right) \frac{‖θ_t‖}{‖d_t‖},
+        α_t = s_t \cdot ρ_t \frac{‖θ_t‖}{‖d_t‖},
 
-    where the share :math:`s_t ≤ 1` of the ceiling is found by a parabola along d on some batches
-    and averaged over them, and T is `full_steps`. The base's moments advance exactly once a step.
+    where the ceiling :math:`ρ_t` is the radius of a trust region: it widens while the next batch
+    agrees with a step and the line along it is straight, and settles at
+    :math:`ρ \min(1, \sqrt{T/t})`, with T `full_steps`. On some batches the step at the ceiling is
+    tried: it is taken if it lowers the loss, else a parabola says how much of it is. The share
+    :math:`s_t ≤ 1` is averaged over them. The base's moments advance exactly once a step.
 
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
             only as a rate between its groups, and for schedulers.
-        max_relative_step: ρ, the longest step relative to the weights.
+        max_relative_step: ρ, the step relative to the weights that the ceiling settles at.
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         search_prob: the share of batches that are searched while all is well; every batch is at
@@ -64,7 +67,8 @@ class LineSearch(SearchOptimizer):
     the other. A scheduler on either changes `lr`, and the ceiling with it by what share `lr` then
     is of the largest it has been. After each step `group["step_size"]` is the
     effective rate and `last_search` what the search saw, in multiples of the update that the base
-    proposed. `group["skipped"]` and `group["rejected_fits"]` are as with `CGQ`.
+    proposed; `group["radius"]` is the ceiling, `group["agreement"]` and `group["straightness"]` are
+    what it was judged by. `group["skipped"]` and `group["rejected_fits"]` are as with `CGQ`.
 
     Along an update that climbs on this batch nothing is searched: the average share is used. A step
     that is skipped or raises is rolled back, the base's state included; but not for a base that
