@@ -62,6 +62,7 @@ ZOO_METHODS = (
     *RIVALS,
     "search",
 )
+GREEDY = tuple(f"search:greedy=True,max_relative_step={rho}" for rho in (0.005, 0.01, 0.02))
 CEILINGS = (0.001, 0.003, 0.005, 0.01, 0.02, 0.03)
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -106,6 +107,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             ),
         ),
         Experiment("zoo", "The zoo", ZOO_COLUMNS, ZOO_METHODS),
+        Experiment(
+            "greedy",
+            "Ablation: a search that shortens what descends, in bf16 and in fp32",
+            tuple(Column(ZOO, name, EPOCHS, 64) for name in ("gpt_bf16", "gpt_fp32")),
+            ("search", "search:search_prob=0.0", *GREEDY),
+        ),
         Experiment(
             "figure2",
             "Run time per epoch",

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from cgq import (
     CGQ,
     LineSearch,
+    QuadraticSearch,
     dai_yuan,
     fletcher_reeves,
     hestenes_stiefel,
@@ -139,10 +140,12 @@ def search(
     max_fits: int = 3,
     smoothing: float = 0.5,
     full_steps: float = 1000,
+    greedy: bool = False,
 ) -> Optimizer:
     """LineSearch around a base that is given by name; `lr` is the base's, and should not matter.
 
-    So is the decay; None: the base's usual one, for what is little to AdamW is much to SGD.
+    So is the decay; None: the base's usual one, for what is little to AdamW is much to SGD. A
+    `greedy` search goes to the minimum of its parabola even where the ceiling descends.
     """
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     return LineSearch(
@@ -154,6 +157,7 @@ def search(
         full_steps=full_steps,
         model=model,
         seed=seed,
+        search=QuadraticSearch(max_fits=max_fits) if greedy else None,
     )
 
 

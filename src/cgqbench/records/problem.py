@@ -26,6 +26,7 @@ TITLES = {
     "convnet": "convnet",
     "gpt_small": "GPT, small",
     "gpt_bf16": "GPT, bf16",
+    "gpt_fp32": "GPT, fp32",
     "vae": "VAE",
     "derivatives": "derivatives",
     "resnet_gn": "ResNet, GroupNorm",

@@ -28,14 +28,24 @@ def gpt_bf16() -> Task:
     return characters(wide_gpt, library(256))
 
 
+def gpt_fp32() -> Task:
+    """The same without autocast."""
+    return characters(tied_gpt, library(256))
+
+
 def lstm() -> Task:
     """Two layers, 128 wide."""
     return characters(partial(CharacterLSTM, VOCABULARY, width=128, layers=2), library(128))
 
 
 def wide_gpt() -> nn.Module:
+    """The network below under autocast."""
+    return Bf16(tied_gpt())
+
+
+def tied_gpt() -> nn.Module:
     """No biases, and one table for what is read and what is written."""
-    return Bf16(GPT(VOCABULARY, 256, width=128, layers=4, heads=4, bias=False, tied=True))
+    return GPT(VOCABULARY, 256, width=128, layers=4, heads=4, bias=False, tied=True)
 
 
 def library(length: int, part: Callable[[bytes], bytes] = bytes) -> Text:
