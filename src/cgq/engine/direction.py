@@ -54,6 +54,8 @@ class Outcome(NamedTuple):
     search: Search | None = None
     due: bool = False
     """Whether a search was due, though there may have been nothing to search."""
+    raised: str = ""
+    """What a trial raised that was therefore rejected."""
 
 
 SKIPPED = Outcome({}, skipped=True)

@@ -21,6 +21,10 @@ OTHER_DRAWS = (
     "torch.compile reached its recompile_limit, one pass had compiled dropout and the other eager: "
     "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
 )
+RAISED = (
+    "A trial of the line search raised, although the batch's own pass had not, and was rejected as "
+    "too long: {error}"
+)
 STUCK = (
     "The loss is still about where it began after a thousand steps or more: the mean of the last "
     "hundred is not 1 % below that of the first twenty. If the network's units have died, begin "
@@ -50,7 +54,7 @@ class Messages:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def give(self, message: str) -> None:
+    def give(self, message: str, **details: object) -> None:
         """Warn the code outside torch and cgq that led here, unless it has been."""
         if message in self._given:
             return
@@ -59,4 +63,4 @@ class Messages:
         inside = "cgq", "torch", "contextlib", "copy"
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
             frame, level = frame.f_back, level + 1
-        warnings.warn(message, UserWarning, stacklevel=level)
+        warnings.warn(message.format(**details), UserWarning, stacklevel=level)

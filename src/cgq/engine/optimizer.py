@@ -15,7 +15,17 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.engine.direction import Direction, Outcome
-from cgq.engine.messages import CLASSIC, COPIED, DROPPED, LOST, OTHER_DRAWS, STUCK, UNSEEN, Messages
+from cgq.engine.messages import (
+    CLASSIC,
+    COPIED,
+    DROPPED,
+    LOST,
+    OTHER_DRAWS,
+    RAISED,
+    STUCK,
+    UNSEEN,
+    Messages,
+)
 from cgq.engine.options import SearchOptions
 from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import Guard, has_seen_no_loss
@@ -213,6 +223,8 @@ class SearchOptimizer(Optimizer):
             self._messages.give(LOST)
         if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
             self._messages.give(STUCK)
+        if outcome.raised:
+            self._messages.give(RAISED, error=outcome.raised)
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""

@@ -40,6 +40,8 @@ class SearchedStep:
     ) -> None:
         self._direction, self._objective, self._options = direction, objective, options
         self._before, self._rollback = before, rollback
+        self._measured, self._raised = 0, 0
+        self._error: Exception | None = None
 
     def take(self, loss: Tensor | float) -> Outcome:
         """Search, and move to the step found; by the average step where nothing descends."""
@@ -71,10 +73,19 @@ class SearchedStep:
         return line
 
     def _phi(self, line: Line, alpha: Number) -> Number:
-        """The batch loss at the trial point, as all ranks see it."""
+        """The batch loss at the trial point, as all ranks see it; NaN where the closure raises.
+
+        The batch's own pass did not, so this point is too far. A rank that raised still answers
+        the others.
+        """
         line.move_to(alpha)
         direction, device = self._direction, self._direction.layout.device
-        value: Number = self._objective.probe(device)
+        self._measured += 1
+        value: Number
+        try:
+            value = self._objective.probe(device)
+        except Exception as error:
+            self._raised, self._error, value = self._raised + 1, error, math.nan
         if direction.ranks is not None:
             (value,) = direction.ranks.agreed([value], device)
         return times(direction.sign, value)
@@ -94,6 +105,7 @@ class SearchedStep:
 
     def _landed(self, search: Search, plan: Plan, line: Line) -> Outcome:
         """Go to the step found, averaged with those before."""
+        raised = self._rejection(search)
         average, alpha = self._applied(min(search.step_size, plan.ceiling), plan)
         if search.rejected and not search.step_size:  # it told nothing
             average = self._before["average"]
@@ -101,11 +113,30 @@ class SearchedStep:
         line.move_to(alpha)
         seen = search.seen_with(self._direction.sign)
         if search.evaluations and not alpha:
-            return SKIPPED._replace(loss=plan.loss, search=seen)
+            return SKIPPED._replace(loss=plan.loss, search=seen, raised=raised)
         self._objective.end_probes()
         self._direction.remember(plan)
         numbers = {"step_size": alpha, "average": average, **search.memory}
-        return Outcome(numbers | self._direction.numbers(plan, search), plan.loss, search=seen)
+        numbers |= self._direction.numbers(plan, search)
+        return Outcome(numbers, plan.loss, search=seen, raised=raised)
+
+    def _rejection(self, search: Search) -> str:
+        """What a rejected trial raised, if one did. Where every trial did, it is raised anew."""
+        error, self._error = self._error, None  # whose frames refer to this object
+        if search.evaluations and not any(map(math.isfinite, search.trial_losses)):
+            self._refuse_to_go_on(error if self._raised == self._measured else None)
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    def _refuse_to_go_on(self, error: Exception | None) -> None:
+        """Raise on every rank what all trials of one have raised: it was not their length."""
+        ranks, device = self._direction.ranks, self._direction.layout.device
+        somewhere: Number = error is not None
+        if ranks is not None:
+            (somewhere,) = ranks.agreed([float(somewhere)], device)
+        if error is not None:
+            raise error
+        if somewhere:
+            raise RuntimeError("Every trial of the line search raised on another rank: see there.")
 
     def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
         """The average after a search that found this step, and the α that is applied."""
