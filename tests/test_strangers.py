@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import pytest
 import torch
 from test_transactions import Run, assert_same, raising
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Normal
+from torch.nn.functional import mse_loss
 
-from cgq import CGQ
+from cgq import CGQ, LineSearch
 
 
 def test_a_trial_outside_of_a_distribution_s_domain_does_not_end_the_run() -> None:
@@ -37,3 +40,27 @@ def test_a_trial_that_raises_is_rejected_like_one_that_is_not_finite() -> None:
     for _ in range(3):
         lost.step({1: lambda loss: loss * math.nan})
     assert_same(lost.snapshot(), after)
+
+
+def regression(*parts: nn.Module) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 10)
+    model = nn.Sequential(*parts) if parts else nn.Linear(10, 1)
+    return model, inputs, inputs.sin().sum(1, keepdim=True)
+
+
+OPTIMIZERS = [CGQ, lambda params: LineSearch(torch.optim.AdamW(params))]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_loss_computed_before_the_step_is_refused(make: Any, backward: bool) -> None:
+    model, inputs, targets = regression(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = make(model.parameters())
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    loss = mse_loss(model(inputs), targets)
+    if backward:
+        loss.backward()
+    with pytest.raises(RuntimeError, match=r"computed before .*\n *loss = optimizer\.step\(lambda"):
+        optimizer.step(lambda: loss)
+    assert_same((model.state_dict(), optimizer.state_dict()), before)
