@@ -64,3 +64,33 @@ def test_a_loss_computed_before_the_step_is_refused(make: Any, backward: bool) -
     with pytest.raises(RuntimeError, match=r"computed before .*\n *loss = optimizer\.step\(lambda"):
         optimizer.step(lambda: loss)
     assert_same((model.state_dict(), optimizer.state_dict()), before)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_closure_that_forgets_to_return_is_told_at_once(make: Any) -> None:
+    model, inputs, targets = regression()
+    optimizer = make(model.parameters())
+
+    def closure() -> None:
+        mse_loss(model(inputs), targets)
+
+    with pytest.warns(UserWarning, match="nothing is trained.*return loss"):
+        optimizer.step(closure)
+    optimizer.step(closure)
+    optimizer.step(lambda: mse_loss(model(inputs), targets))
+    copy.deepcopy(optimizer).step(closure)  # where a batch was trained, one may be left out
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_frozen_parameters_are_told_at_once(make: Any) -> None:
+    model, inputs, targets = regression()
+    optimizer = make(model.requires_grad_(False).parameters())
+    with pytest.warns(UserWarning, match="No parameter .* requires a gradient"):
+        optimizer.step(lambda: mse_loss(model(inputs), targets))
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_loss_in_place_of_a_closure(make: Any) -> None:
+    model, inputs, targets = regression()
+    with pytest.raises(TypeError, match=r"not Tensor: optimizer\.step\(lambda: "):
+        make(model.parameters()).step(mse_loss(model(inputs), targets))

@@ -15,6 +15,14 @@ DROPPED = (
     "makes its own. To accumulate, run every micro-batch in closure(backward). If they were not "
     "meant to count, call zero_grad() before step()."
 )
+FORGOTTEN = (
+    "The closure returned no loss and left no gradient, so nothing is trained. Does it lack a "
+    "`return loss`?"
+)
+FROZEN = (
+    "No parameter of this optimizer requires a gradient, so nothing is trained. Call "
+    "requires_grad_() on those to train, or give the optimizer others."
+)
 OTHER_DRAWS = (
     "A probe of the line search drew other random numbers than the first pass of the same step, so "
     "their losses cannot be compared. A closure must draw alike whatever the parameters. If "

@@ -19,6 +19,8 @@ from cgq.engine.messages import (
     CLASSIC,
     COPIED,
     DROPPED,
+    FORGOTTEN,
+    FROZEN,
     LOST,
     OTHER_DRAWS,
     RAISED,
@@ -168,6 +170,9 @@ class SearchOptimizer(Optimizer):
             self._record(outcome, objective)
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
+        if outcome is None and not self.param_groups[0]["steps"]:  # a batch may be left out later
+            trains = any(param.requires_grad for param in params)
+            self._messages.give(FORGOTTEN if trains else FROZEN)
         return loss
 
     def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:

@@ -34,6 +34,11 @@ def objective_of(closure: Closure, params: Sequence[Tensor], environment: Enviro
     """The objective of a closure; the closure itself if it is one (a captured graph, say)."""
     if hasattr(closure, "first_pass"):
         return cast(Objective, closure)
+    if not callable(closure):
+        raise TypeError(
+            f"step() takes a function that computes the loss, not {type(closure).__name__}: "
+            "optimizer.step(lambda: loss_function(model(inputs), targets))."
+        )
     return ClosureObjective(closure, params, environment)
 
 
@@ -156,7 +161,8 @@ class ClosureObjective:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)
         # Without a graph it may have been written anew: a captured CUDA graph does that.
-        if self._first is not None and loss is self._first() and loss.requires_grad:
+        again = self._first is not None and loss is self._first()
+        if again and isinstance(loss, Tensor) and loss.requires_grad:
             raise RuntimeError(COMPUTED_BEFORE)
         return loss_value(loss, device)
 
