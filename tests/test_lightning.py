@@ -506,6 +506,7 @@ def test_manual_optimisation_equals_the_loop(kind: str, make: Any, plainly: Any)
     assert trainer.global_step == (0 if kind == "torch's own" else 12)
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 def test_manual_step_without_a_closure_is_not_searched() -> None:
     module, net = Manual(network(), "bare"), network()
     _, searches = fitted(module)

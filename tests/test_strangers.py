@@ -94,3 +94,25 @@ def test_a_loss_in_place_of_a_closure(make: Any) -> None:
     model, inputs, targets = regression()
     with pytest.raises(TypeError, match=r"not Tensor: optimizer\.step\(lambda: "):
         make(model.parameters()).step(mse_loss(model(inputs), targets))
+
+
+def test_only_the_optimizer_swapped() -> None:
+    """The loop of most scripts: zero_grad, backward, step. It is told once, and early."""
+    model, inputs, targets = regression()
+    optimizer = CGQ(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+
+    for _ in range(9):
+        step()
+    with pytest.warns(UserWarning, match=r"none was searched.*step\(lambda: ") as told:
+        for _ in range(20):
+            step()
+    assert len(told) == 1
+    optimizer = CGQ(model.parameters())
+    optimizer.step(lambda: mse_loss(model(inputs), targets))
+    for _ in range(20):  # what one search has found is used
+        step()

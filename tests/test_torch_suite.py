@@ -50,6 +50,8 @@ from cgq import (
 )
 from cgq.engine.state import NUMBERS
 
+pytestmark = pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
+
 Objective = Callable[[], Tensor]
 Way = Callable[[CGQ, Objective], None]
 Test = Callable[..., None]

@@ -164,6 +164,7 @@ def test_twin_agrees_when_climbing(extra: dict[str, Any]) -> None:
     check_side_by_side({"maximize": True, "lr": 3.0, **extra}, [{}, {}])
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 @pytest.mark.parametrize(
     "options", [{}, {"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.1}]
 )

@@ -44,6 +44,11 @@ UNSEEN = (
     "the first one on, and nobody would see this run die. Give step() a closure that returns the "
     "loss: optimizer.step(lambda: loss_function(model(inputs), targets))."
 )
+UNSEARCHED = (
+    "No step had a closure so far, so none was searched: all took a fixed step, "
+    "group['step_size']. Give step() a closure that returns the loss, without zero_grad() and "
+    "backward(): optimizer.step(lambda: loss_function(model(inputs), targets))."
+)
 COPIED = (
     "A copy or a pickle of this optimizer does not hold its process_group: the copy agrees with "
     "all ranks. Give it the group again: copy.process_group = group."

@@ -25,6 +25,7 @@ from cgq.engine.messages import (
     OTHER_DRAWS,
     RAISED,
     STUCK,
+    UNSEARCHED,
     UNSEEN,
     Messages,
 )
@@ -43,6 +44,8 @@ from cgq.rules.trust import Trust
 from cgq.rules.when_to_search import coin
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
+
+BARE = 10  # steps without a closure after which none is to be expected
 
 
 class SearchOptimizer(Optimizer):
@@ -145,9 +148,16 @@ class SearchOptimizer(Optimizer):
             self._gradients.used(params, from_caller=True)
         else:
             loss = self._step_on(closure, params)
-        if loss is None and self.options.is_guarded and has_seen_no_loss(self.param_groups[0]):
-            self._messages.give(UNSEEN)
+        if loss is None:
+            self._tell_of_missing_losses(self.param_groups[0])
         return loss
+
+    def _tell_of_missing_losses(self, group: dict[str, Any]) -> None:
+        if self.options.is_guarded:
+            if has_seen_no_loss(group):
+                self._messages.give(UNSEEN)
+        elif group["steps"] >= BARE and not group["average"] and self.options.search_prob:
+            self._messages.give(UNSEARCHED)
 
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
         objective = objective_of(closure, params, self._environment)
