@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -116,3 +117,77 @@ def test_only_the_optimizer_swapped() -> None:
     optimizer.step(lambda: mse_loss(model(inputs), targets))
     for _ in range(20):  # what one search has found is used
         step()
+
+
+def batches_of(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield from zip(inputs.split(8), targets.split(8), strict=True)
+
+
+def advancing_a_loader() -> tuple[nn.Module, Callable[[], Tensor]]:
+    model, inputs, targets = regression()
+    batches = batches_of(inputs, targets)
+
+    def closure() -> Tensor:
+        x, y = next(batches)
+        return mse_loss(model(x), y)
+
+    return model, closure
+
+
+def drawing_from_its_own_generator() -> tuple[nn.Module, Callable[[], Tensor]]:
+    model, inputs, targets = regression()
+    generator = torch.Generator().manual_seed(0)
+
+    def closure() -> Tensor:
+        noise = torch.randn(inputs.shape, generator=generator)
+        return mse_loss(model(inputs + 0.1 * noise), targets)
+
+    return model, closure
+
+
+def carrying_a_hidden_state() -> tuple[nn.Module, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    model, inputs = nn.RNN(4, 4), torch.randn(1, 3, 4)
+    hidden = [torch.zeros(1, 3, 4)]
+
+    def closure() -> Tensor:
+        outputs, hidden[0] = model(inputs, hidden[0].detach())
+        return mse_loss(outputs, inputs.sin())
+
+    return model, closure
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "script", [advancing_a_loader, drawing_from_its_own_generator, carrying_a_hidden_state]
+)
+def test_a_closure_that_does_not_repeat_itself_is_told(make: Any, script: Any) -> None:
+    model, closure = script()
+    optimizer = make(model.parameters())
+    with pytest.warns(UserWarning, match="another loss at the same weights") as told:
+        for _ in range(10):
+            optimizer.step(closure)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_that_does_repeat_itself_is_asked_once(dtype: torch.dtype) -> None:
+    """Dropout and BatchNorm are no reason to speak, and the pass more is counted."""
+    parts = nn.Linear(10, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 1)
+    model, inputs, targets = regression(*parts)
+    model, inputs, targets = model.to(dtype), inputs.to(dtype), targets.to(dtype)
+    optimizer, unused, passes = CGQ(model.parameters()), 0, [0]
+
+    def closure() -> Tensor:
+        passes[0] += 1
+        return mse_loss(model(inputs), targets)
+
+    for _ in range(10):
+        passes[0] = 0
+        optimizer.step(closure)
+        search = optimizer.last_search
+        assert search is not None
+        assert passes[0] == 1 + search.evaluations <= 5
+        unused += search.unused
+    assert unused == 1

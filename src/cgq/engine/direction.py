@@ -56,6 +56,8 @@ class Outcome(NamedTuple):
     """Whether a search was due, though there may have been nothing to search."""
     raised: str = ""
     """What a trial raised that was therefore rejected."""
+    repeats: bool | None = None
+    """Whether the closure gave the same loss at the same point; None: it was not asked twice."""
 
 
 SKIPPED = Outcome({}, skipped=True)

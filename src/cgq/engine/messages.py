@@ -29,6 +29,12 @@ OTHER_DRAWS = (
     "torch.compile reached its recompile_limit, one pass had compiled dropout and the other eager: "
     "raise torch._dynamo.config.recompile_limit, or keep shapes fixed."
 )
+NOT_REPEATED = (
+    "The closure gave another loss at the same weights, so the losses of a line search cannot be "
+    "compared. It must compute the same batch each time it is called within a step: take the batch "
+    "from the loader before it, draw from torch's, NumPy's and Python's own generators only, and "
+    "begin each call with the same hidden state (detach() it outside)."
+)
 RAISED = (
     "A trial of the line search raised, although the batch's own pass had not, and was rejected as "
     "too long: {error}"

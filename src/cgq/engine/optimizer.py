@@ -22,6 +22,7 @@ from cgq.engine.messages import (
     FORGOTTEN,
     FROZEN,
     LOST,
+    NOT_REPEATED,
     OTHER_DRAWS,
     RAISED,
     STUCK,
@@ -77,6 +78,7 @@ class SearchOptimizer(Optimizer):
         self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
         self._messages = Messages()
+        self._is_repeatable: bool | None = None  # the closure; None: it is not known
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -221,7 +223,12 @@ class SearchOptimizer(Optimizer):
         if objective.runs_backward:
             self._messages.give(CLASSIC)
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
-        step = kind(direction, objective, options, self.param_groups[0], rollback)
+        before = self.param_groups[0]
+        # Not in the first step, which many look at closely to see what a search costs; and a search
+        # of somebody else's is given what it asks for.
+        unknown = self._is_repeatable is None and before["steps"] > 0
+        check = unknown and options.searches_as_the_paper
+        step = kind(direction, objective, options, before, rollback, check_start=check)
         return step.take(loss)._replace(due=True)
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
@@ -240,6 +247,10 @@ class SearchOptimizer(Optimizer):
             self._messages.give(STUCK)
         if outcome.raised:
             self._messages.give(RAISED, error=outcome.raised)
+        if outcome.repeats is not None:
+            self._is_repeatable = outcome.repeats
+            if not (outcome.repeats or (objective is not None and objective.draws_differ)):
+                self._messages.give(NOT_REPEATED)
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""

@@ -82,6 +82,11 @@ class SearchOptions:
         return dict(getattr(self.rule, "memory", {}))
 
     @cached_property
+    def searches_as_the_paper(self) -> bool:
+        """Whether the search is not one of somebody else's."""
+        return isinstance(self.rule, QuadraticSearch)
+
+    @cached_property
     def begins_with_two_point(self) -> bool:
         """Whether a device can make the search's first fit by itself."""
         return getattr(self.rule, "begins_with_two_point", False)

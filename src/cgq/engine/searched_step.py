@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ class SearchedStep:
         options: the search, and how what it finds is averaged.
         before: the numbers that the last step left.
         rollback: learns how to take the step back.
+        check_start: whether to measure φ(0) once more, where that is within the evaluations that a
+            search may cost.
     """
 
     def __init__(
@@ -37,11 +40,14 @@ class SearchedStep:
         options: SearchOptions,
         before: Mapping[str, Any],
         rollback: Rollback,
+        *,
+        check_start: bool = False,
     ) -> None:
         self._direction, self._objective, self._options = direction, objective, options
         self._before, self._rollback = before, rollback
         self._measured, self._raised = 0, 0
         self._error: Exception | None = None
+        self._check_start = check_start
 
     def take(self, loss: Tensor | float) -> Outcome:
         """Search, and move to the step found; by the average step where nothing descends."""
@@ -106,6 +112,10 @@ class SearchedStep:
     def _landed(self, search: Search, plan: Plan, line: Line) -> Outcome:
         """Go to the step found, averaged with those before."""
         raised = self._rejection(search)
+        repeats = None
+        if self._check_start and search.evaluations <= self._options.max_fits:
+            repeats = self._repeats_start(line, plan)
+            search = replace(search, unused=search.unused + 1)
         average, alpha = self._applied(min(search.step_size, plan.ceiling), plan)
         if search.rejected and not search.step_size:  # it told nothing
             average = self._before["average"]
@@ -113,12 +123,19 @@ class SearchedStep:
         line.move_to(alpha)
         seen = search.seen_with(self._direction.sign)
         if search.evaluations and not alpha:
-            return SKIPPED._replace(loss=plan.loss, search=seen, raised=raised)
+            return SKIPPED._replace(loss=plan.loss, search=seen, raised=raised, repeats=repeats)
         self._objective.end_probes()
         self._direction.remember(plan)
         numbers = {"step_size": alpha, "average": average, **search.memory}
         numbers |= self._direction.numbers(plan, search)
-        return Outcome(numbers, plan.loss, search=seen, raised=raised)
+        return Outcome(numbers, plan.loss, search=seen, raised=raised, repeats=repeats)
+
+    def _repeats_start(self, line: Line, plan: Plan) -> bool:
+        """Whether φ(0) is what it was, as far as rounding allows."""
+        line.move_back()
+        again = float(self._phi(line, 0.0))
+        self._error = None
+        return bool(abs(again - plan.loss) <= math.sqrt(plan.noise * abs(plan.loss)))
 
     def _rejection(self, search: Search) -> str:
         """What a rejected trial raised, if one did. Where every trial did, it is raised anew."""
