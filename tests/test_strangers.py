@@ -191,3 +191,14 @@ def test_one_that_does_repeat_itself_is_asked_once(dtype: torch.dtype) -> None:
         assert passes[0] == 1 + search.evaluations <= 5
         unused += search.unused
     assert unused == 1
+
+
+def test_another_optimizer_s_state_is_refused_as_such() -> None:
+    model, inputs, targets = regression()
+    adam = torch.optim.Adam(model.parameters())
+    optimizer = CGQ(model.parameters())
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"another optimizer's state .*betas.*begin anew"):
+        optimizer.load_state_dict(adam.state_dict())
+    assert_same(optimizer.state_dict(), before)
+    optimizer.step(lambda: mse_loss(model(inputs), targets))

@@ -17,6 +17,7 @@ from cgq.engine.options import (
     checked_group,
     line_wide,
     own_settings,
+    refuse_foreign,
     refuse_strays,
     with_group,
 )
@@ -82,6 +83,10 @@ class ConjugateDescent(SearchOptimizer):
         self.options = options
         self._set_by_groups |= shared
         self._complete_groups()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        refuse_foreign(state.get("param_groups", []))
+        super().__setstate__(state)
 
     def _take_step(
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
@@ -162,7 +167,7 @@ class CGQ(ConjugateDescent):
             Under a relative ceiling all are at first, while the share moves or the loss rises.
         smoothing: the share of the old value kept when step and momentum are updated.
         model: the module whose buffers a probe must not change; None: those called by the closure,
-            which a module compiled in place or a compiled function hides. Not copied or pickled.
+            which a compiled function hides. Not copied or pickled.
         seed: decides which batches are searched.
         maximize: climb instead.
         process_group: the ranks that share the model; None: all of them.

@@ -10,6 +10,11 @@ CLASSIC = (
     "pass. Let it only return the loss, and the optimizer will call backward() once per step; or "
     "write closure(backward) and call backward() only when asked."
 )
+IN_LIGHTNING = (
+    "Lightning's closure runs backward(), clipping and hooks in every probe of the line search, "
+    "and gradients that it clips make the search's slope wrong. In configure_optimizers return "
+    "cgq.lightning.CGQ(self), or cgq.lightning.LineSearch(self, base)."
+)
 DROPPED = (
     "The gradients that backward() put into .grad before step(closure) do not count: the closure "
     "makes its own. To accumulate, run every micro-batch in closure(backward). If they were not "

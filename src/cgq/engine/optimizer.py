@@ -21,6 +21,7 @@ from cgq.engine.messages import (
     DROPPED,
     FORGOTTEN,
     FROZEN,
+    IN_LIGHTNING,
     LOST,
     NOT_REPEATED,
     OTHER_DRAWS,
@@ -36,7 +37,7 @@ from cgq.engine.run_guard import Guard, has_seen_no_loss
 from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
 from cgq.engine.state import NUMBERS, complete, read, record
-from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
+from cgq.evaluation.closure import Closure, ClosureObjective, is_lightning_s, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
@@ -163,6 +164,7 @@ class SearchOptimizer(Optimizer):
 
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
         objective = objective_of(closure, params, self._environment)
+        self._environment.look_for_compiled(params)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
         with ExitStack() as done:
             done.callback(self._environment.forget)
@@ -180,6 +182,8 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     rollback.pop_all()
             self._record(outcome, objective)
+        if objective.runs_backward and outcome is not None and outcome.due:
+            self._messages.give(IN_LIGHTNING if is_lightning_s(closure) else CLASSIC)
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
         if outcome is None and not self.param_groups[0]["steps"]:  # a batch may be left out later
@@ -220,8 +224,6 @@ class SearchOptimizer(Optimizer):
         """Search if that is due; else take the average step."""
         if not due or objective is None or loss is None:
             return direction.unsearched_step(loss)
-        if objective.runs_backward:
-            self._messages.give(CLASSIC)
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
         before = self.param_groups[0]
         # Not in the first step, which many look at closely to see what a search costs; and a search

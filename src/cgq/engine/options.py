@@ -147,6 +147,18 @@ def refuse_strays(groups: list[Group]) -> None:
             )
 
 
+def refuse_foreign(groups: list[Group]) -> None:
+    """Refuse the state of another optimizer: one whose groups lack the step that was found."""
+    for group in groups:
+        if "step_size" not in group:
+            names = ", ".join(sorted(group.keys() - {"params", "lr", "weight_decay"}))
+            raise ValueError(
+                f"This is another optimizer's state (its groups hold {names}): CGQ has nothing to "
+                "take from it. Load the model's weights alone and let CGQ begin anew. A LineSearch "
+                "around that optimizer would go on from it."
+            )
+
+
 def with_group(options: ConjugateOptions, said: Group, new: Group) -> ConjugateOptions:
     """The options with what one more group says, unless groups before it `said` otherwise."""
     for name, value in new.items():

@@ -241,6 +241,13 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
     return (lambda backward: closure()), False
 
 
+def is_lightning_s(closure: Closure) -> bool:
+    """Whether it is the closure of Lightning's Trainer, which no user can rewrite."""
+    owner = getattr(closure, "func", closure)  # it comes as a partial
+    package = str(getattr(owner, "__module__", "")).partition(".")[0]
+    return package in ("lightning", "pytorch_lightning")
+
+
 def _check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor):
         if loss.numel() != 1 or loss.is_complex():
