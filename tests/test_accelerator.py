@@ -158,7 +158,7 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
     run = Run(**options, search_prob=0.5)
     run.optimizer.step(run.loss)
     is_well(run.optimizer)
-    run.optimizer._is_repeatable = True  # to find out is one look more, once
+    run.optimizer.param_groups[0]["start_checks"] = 1  # which is one look more, once
     watched = "max_relative_step" in options
     unread = False
     looks = Looks(monkeypatch)

@@ -12,7 +12,7 @@ import torch
 from test_transactions import Run, assert_same, raising
 from torch import Tensor, nn
 from torch.distributions import Normal
-from torch.nn.functional import mse_loss
+from torch.nn.functional import binary_cross_entropy, mse_loss
 
 from cgq import CGQ, LineSearch
 
@@ -202,3 +202,76 @@ def test_another_optimizer_s_state_is_refused_as_such() -> None:
         optimizer.load_state_dict(adam.state_dict())
     assert_same(optimizer.state_dict(), before)
     optimizer.step(lambda: mse_loss(model(inputs), targets))
+
+
+def flat(weight: Tensor) -> Tensor:
+    """Its minimum is a step of 50 away along the gradient."""
+    return 0.01 * (weight - 10.0).square().sum()
+
+
+def test_a_ceiling_that_is_the_rate_is_told() -> None:
+    weight = nn.Parameter(torch.zeros(3).double())
+    optimizer = CGQ([weight], lr=0.01)
+    for _ in range(99):
+        optimizer.step(lambda: flat(weight))
+    assert optimizer.param_groups[0]["capped_share"] > 0.98
+    with pytest.warns(UserWarning, match=r"ended at the ceiling lr=0\.01.* to 0\.1, .*") as told:
+        for _ in range(20):
+            optimizer.step(lambda: flat(weight))
+    assert len(told) == 1
+    optimizer = CGQ([weight], lr=100.0)
+    for _ in range(120):
+        optimizer.step(lambda: flat(weight))
+    assert optimizer.param_groups[0]["capped_share"] < 0.1
+
+
+def test_a_schedule_that_lowers_the_ceiling_is_no_reason_to_speak() -> None:
+    weight = nn.Parameter(torch.zeros(3).double())
+    optimizer = CGQ([weight], lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=150)
+    for _ in range(150):
+        optimizer.step(lambda: flat(weight))
+        scheduler.step()
+    assert optimizer.param_groups[0]["capped_share"] > 0.98
+
+
+def test_a_rate_written_into_the_groups_is_told() -> None:
+    """As scripts do that have a schedule of their own, made for AdamW."""
+    weight = nn.Parameter(torch.zeros(3).double())
+    optimizer = CGQ([weight])
+    with pytest.warns(UserWarning, match=r"ceiling lr=0\.0001.*first value, 0\.3: ") as told:
+        for _ in range(50):
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-4
+            optimizer.step(lambda: flat(weight))
+    assert len(told) == 1
+
+
+class Autoencoder(nn.Module):
+    """A variational one. Its loss is a sum over batch and pixels, and raises where it is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 2 * 20))
+        self.decoder = nn.Sequential(
+            nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        deviation = (0.5 * log_variance).exp()
+        decoded = self.decoder(mean + deviation * torch.randn_like(deviation))
+        divergence = 0.5 * (mean**2 + log_variance.exp() - log_variance - 1).sum()
+        return binary_cross_entropy(decoded, x, reduction="sum") + divergence
+
+
+def test_a_loss_that_is_a_sum_gets_a_first_trial_of_its_scale() -> None:
+    torch.manual_seed(0)
+    model, images = Autoencoder(), torch.rand(128, 784).round()
+    optimizer = CGQ(model.parameters())
+    for _ in range(10):
+        optimizer.step(lambda: model(images))
+        search = optimizer.last_search
+        assert search is not None
+        assert search.trial_steps[0] * -search.slope <= 2.0 * search.loss * (1.0 + 1e-12)
+    assert model(images) < 90.0 * 784

@@ -18,6 +18,8 @@ from cgq import CGQ
 from ids import option_id
 from twin import Twin
 
+pytestmark = pytest.mark.filterwarnings("ignore:Nearly all of the last hundred:UserWarning")
+
 STEPS = 200
 SIZES = [(6, 5), (6,), (3, 6), (3,)]
 

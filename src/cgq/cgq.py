@@ -11,6 +11,7 @@ from cgq.engine.conjugate import Conjugate
 from cgq.engine.device_directions import DeviceConjugate
 from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
+from cgq.engine.messages import CAPPED, LOWERED
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import (
     ConjugateOptions,
@@ -25,6 +26,7 @@ from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import trusted
 from cgq.engine.state import DirectionState, renewed
 from cgq.evaluation.objective import Objective
+from cgq.rules.capped import Capped
 from cgq.rules.momentum import Rule, polak_ribiere
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
@@ -79,7 +81,7 @@ class ConjugateDescent(SearchOptimizer):
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
         own, shared = own_settings(param_group, self.defaults), line_wide(param_group)
         options = with_group(self.options, self._set_by_groups, shared)
-        super().add_param_group(own)
+        super().add_param_group({"first_lr": float(own["lr"]), **own})
         self.options = options
         self._set_by_groups |= shared
         self._complete_groups()
@@ -126,6 +128,21 @@ class ConjugateDescent(SearchOptimizer):
         if outcome.skipped is not True:
             state.fresh.clear()
         return outcome
+
+    def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
+        super()._record(outcome, objective)
+        searched = outcome is not None and outcome.search is not None
+        if searched and self.options.searches_as_the_paper:
+            self._tell_of_ceiling(max(self.param_groups, key=lambda group: float(group["lr"])))
+
+    def _tell_of_ceiling(self, group: dict[str, Any]) -> None:
+        """Say so where the ceiling alone is the rate, or has become one."""
+        ceiling, first, capped = float(group["lr"]), group["first_lr"], Capped.of(group)
+        if capped.is_too_low(ceiling, first) and "initial_lr" not in group:
+            self._messages.give(LOWERED, ceiling=ceiling, first=first)
+        absolute = self.options.max_relative_step is None
+        if absolute and ceiling >= first and capped.is_the_rate:
+            self._messages.give(CAPPED, ceiling=ceiling, more=10.0 * ceiling)
 
     def _ratios(self) -> list[float]:
         return [share.ratio for share in self._shares()[0]]

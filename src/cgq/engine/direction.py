@@ -52,6 +52,8 @@ class Outcome(NamedTuple):
     """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
     skipped: bool | Tensor = False
     search: Search | None = None
+    capped: bool = False
+    """Whether the ceiling kept the search from going, or from seeing, further."""
     due: bool = False
     """Whether a search was due, though there may have been nothing to search."""
     raised: str = ""

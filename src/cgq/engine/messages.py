@@ -44,6 +44,17 @@ RAISED = (
     "A trial of the line search raised, although the batch's own pass had not, and was rejected as "
     "too long: {error}"
 )
+CAPPED = (
+    "Nearly all of the last hundred searches ended at the ceiling lr={ceiling:g}: the ceiling is "
+    "the rate, and not the search. Raise lr, say to {more:g}, or let the weights bound the step: "
+    "CGQ(..., lr=math.inf, max_relative_step=0.01)."
+)
+LOWERED = (
+    "Searches end at the ceiling lr={ceiling:g}, which somebody has set to less than a thousandth "
+    "of its first value, {first:g}: so lr is the rate, and not the search. A rate or a schedule "
+    "made for another optimizer is none for a ceiling: leave lr alone, or multiply {first:g} by "
+    "the schedule."
+)
 STUCK = (
     "The loss is still about where it began after a thousand steps or more: the mean of the last "
     "hundred is not 1 % below that of the first twenty. If the network's units have died, begin "

@@ -79,7 +79,6 @@ class SearchOptimizer(Optimizer):
         self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
         self._messages = Messages()
-        self._is_repeatable: bool | None = None  # the closure; None: it is not known
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -228,8 +227,8 @@ class SearchOptimizer(Optimizer):
         before = self.param_groups[0]
         # Not in the first step, which many look at closely to see what a search costs; and a search
         # of somebody else's is given what it asks for.
-        unknown = self._is_repeatable is None and before["steps"] > 0
-        check = unknown and options.searches_as_the_paper
+        unchecked = before["steps"] > 0 and not before["start_checks"]
+        check = unchecked and options.searches_as_the_paper
         step = kind(direction, objective, options, before, rollback, check_start=check)
         return step.take(loss)._replace(due=True)
 
@@ -250,7 +249,8 @@ class SearchOptimizer(Optimizer):
         if outcome.raised:
             self._messages.give(RAISED, error=outcome.raised)
         if outcome.repeats is not None:
-            self._is_repeatable = outcome.repeats
+            for group in self.param_groups:
+                group["start_checks"] += 1
             if not (outcome.repeats or (objective is not None and objective.draws_differ)):
                 self._messages.give(NOT_REPEATED)
 

@@ -121,14 +121,21 @@ class SearchedStep:
             average = self._before["average"]
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
-        seen = search.seen_with(self._direction.sign)
+        unseen = search.rejected and max(search.trial_steps, default=0.0) >= plan.ceiling
+        outcome = Outcome(
+            {},
+            plan.loss,
+            search=search.seen_with(self._direction.sign),
+            capped=search.capped or unseen,
+            raised=raised,
+            repeats=repeats,
+        )
         if search.evaluations and not alpha:
-            return SKIPPED._replace(loss=plan.loss, search=seen, raised=raised, repeats=repeats)
+            return outcome._replace(skipped=True)
         self._objective.end_probes()
         self._direction.remember(plan)
         numbers = {"step_size": alpha, "average": average, **search.memory}
-        numbers |= self._direction.numbers(plan, search)
-        return Outcome(numbers, plan.loss, search=seen, raised=raised, repeats=repeats)
+        return outcome._replace(numbers=numbers | self._direction.numbers(plan, search))
 
     def _repeats_start(self, line: Line, plan: Plan) -> bool:
         """Whether φ(0) is what it was, as far as rounding allows."""
