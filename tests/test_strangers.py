@@ -215,7 +215,7 @@ def test_a_ceiling_that_is_the_rate_is_told() -> None:
     for _ in range(99):
         optimizer.step(lambda: flat(weight))
     assert optimizer.param_groups[0]["capped_share"] > 0.98
-    with pytest.warns(UserWarning, match=r"ended at the ceiling lr=0\.01.* to 0\.1, .*") as told:
+    with pytest.warns(UserWarning, match=r"ended at the ceiling lr=0\.01.* to lr=0\.1, ") as told:
         for _ in range(20):
             optimizer.step(lambda: flat(weight))
     assert len(told) == 1
@@ -275,3 +275,86 @@ def test_a_loss_that_is_a_sum_gets_a_first_trial_of_its_scale() -> None:
         assert search is not None
         assert search.trial_steps[0] * -search.slope <= 2.0 * search.loss * (1.0 + 1e-12)
     assert model(images) < 90.0 * 784
+
+
+def layer_norm_task(seed: int) -> tuple[nn.Module, Callable[[], Tensor]]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.LayerNorm(50), nn.Linear(50, 1))
+    inputs = torch.randn(256, 10)
+    targets = inputs.sin().sum(1, keepdim=True)
+    return model, lambda: mse_loss(model(inputs), targets)
+
+
+def recommended(model: nn.Module, **options: Any) -> CGQ:
+    """sCGQ as the README has it."""
+    params = {"params": list(model.parameters()), **options}
+    return CGQ([params], search_prob=0.1, smoothing=0.5)
+
+
+@pytest.mark.filterwarnings("ignore:Twenty steps|Nearly all:UserWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_scgq_is_watched_where_its_average_step_diverges(seed: int) -> None:
+    ruined, well = [], []
+    for watched, losses in (False, ruined), (True, well):
+        model, closure = layer_norm_task(seed)
+        optimizer = recommended(model, watched=watched)
+        try:
+            for _ in range(150):
+                losses.append(float(optimizer.step(closure)))
+        except RuntimeError:
+            assert not watched
+    assert not ruined[-1] < ruined[0]
+    assert well[-1] < 0.1 * well[0]
+
+
+def test_a_run_of_which_no_loss_rises_is_not_searched_more_often() -> None:
+    def searches(watched: bool) -> list[int]:
+        torch.manual_seed(0)
+        model, inputs, targets = regression()
+        optimizer, found = recommended(model, watched=watched), []
+        for step in range(100):
+            optimizer.step(lambda: mse_loss(model(inputs), targets))
+            if optimizer.last_search is not None:
+                found.append(step)
+        return found
+
+    assert searches(True) == searches(False)
+
+
+def test_an_average_that_proved_too_long_falls_at_once() -> None:
+    weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = CGQ([weight], search_prob=0.5, smoothing=0.5, lr=10.0, momentum=0.0)
+    steep = [0.1, 0.1, 0.1, 0.1, 10.0]
+    for curvature in steep:
+        weight.data.fill_(1.0)
+        optimizer.step(lambda: curvature * weight.square().sum())
+    search = optimizer.last_search
+    assert search is not None  # the loss stood above its level
+    assert search.step_size == pytest.approx(0.05)
+    assert optimizer.param_groups[0]["average"] == search.step_size
+
+
+def test_a_run_that_a_blind_step_has_ruined_is_stopped() -> None:
+    weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = CGQ([{"params": [weight], "watched": False}], search_prob=1e-9)
+    optimizer.step(lambda: 0.1 * weight.square().sum())
+
+    def cliff() -> Tensor:
+        return (300.0 * weight.square()).sum().cosh()
+
+    optimizer.step(cliff)  # by the step found where it was flat
+    assert not torch.isfinite(cliff())
+    for _ in range(19):
+        optimizer.step(cliff)
+    with pytest.raises(RuntimeError, match="load the last checkpoint"):
+        optimizer.step(cliff)
+
+
+def test_batches_that_are_lost_by_themselves_are_no_reason_to_stop() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = CGQ([weight])
+    optimizer.step(lambda: weight.square().sum())
+    with pytest.warns(UserWarning, match="Twenty steps in a row"):
+        for _ in range(30):
+            optimizer.step(lambda: weight.square().sum() * math.inf)
+    assert optimizer.step(lambda: weight.square().sum()) < 2.0

@@ -142,7 +142,8 @@ class ConjugateDescent(SearchOptimizer):
             self._messages.give(LOWERED, ceiling=ceiling, first=first)
         absolute = self.options.max_relative_step is None
         if absolute and ceiling >= first and capped.is_the_rate:
-            self._messages.give(CAPPED, ceiling=ceiling, more=10.0 * ceiling)
+            more = 10.0 * ceiling
+            self._messages.give(CAPPED, ceiling=ceiling, more=more, trial=more / 3.0)
 
     def _ratios(self) -> list[float]:
         return [share.ratio for share in self._shares()[0]]
@@ -180,7 +181,8 @@ class CGQ(ConjugateDescent):
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
-        search_prob: the share of batches that are searched (sCGQ); others use the average step.
+        search_prob: the share of batches that are searched (sCGQ); others use the average step,
+            unless their loss stands above its recent level (see `docs/options.md`).
             Under a relative ceiling all are at first, while the share moves or the loss rises.
         smoothing: the share of the old value kept when step and momentum are updated.
         model: the module whose buffers a probe must not change; None: those called by the closure,

@@ -45,9 +45,10 @@ RAISED = (
     "too long: {error}"
 )
 CAPPED = (
-    "Nearly all of the last hundred searches ended at the ceiling lr={ceiling:g}: the ceiling is "
-    "the rate, and not the search. Raise lr, say to {more:g}, or let the weights bound the step: "
-    "CGQ(..., lr=math.inf, max_relative_step=0.01)."
+    "Nearly all of the last hundred searches ended at the ceiling lr={ceiling:g}, or at the first "
+    "trial below it, while the loss still fell: the ceiling is the rate, and not the search. Raise "
+    "both, say to lr={more:g}, probe={trial:g}, or let the weights bound the step: CGQ(..., "
+    "lr=math.inf, max_relative_step=0.01)."
 )
 LOWERED = (
     "Searches end at the ceiling lr={ceiling:g}, which somebody has set to less than a thousandth "
@@ -80,6 +81,11 @@ LOST = (
     "every trial was not finite. The weights stay where they are. Look at the batches and at the "
     "range of half-precision numbers; an optimizer inside LineSearch may also have lost itself: "
     "some of D-Adaptation's do, because the moves they learn from are no longer theirs."
+)
+RUINED = (
+    "The loss has not been finite on twenty batches in a row, since a step that was not searched "
+    "was too long. Nothing can bring these weights back: load the last checkpoint. Then search "
+    "more batches (search_prob=1), lower lr, or bound the steps with max_relative_step=0.01."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -26,6 +27,7 @@ from cgq.engine.messages import (
     NOT_REPEATED,
     OTHER_DRAWS,
     RAISED,
+    RUINED,
     STUCK,
     UNSEARCHED,
     UNSEEN,
@@ -43,6 +45,7 @@ from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
 from cgq.rules.search import Search
 from cgq.rules.trust import Trust
+from cgq.rules.watch import Watch
 from cgq.rules.when_to_search import coin
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
@@ -79,6 +82,7 @@ class SearchOptimizer(Optimizer):
         self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
         self._messages = Messages()
+        self._was_blind = False  # the last step: it had a loss, and was not searched
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -221,10 +225,14 @@ class SearchOptimizer(Optimizer):
         due: bool,
     ) -> Outcome:
         """Search if that is due; else take the average step."""
-        if not due or objective is None or loss is None:
-            return direction.unsearched_step(loss)
-        kind = SearchedStep if direction.layout.on_host else SpeculativeStep
         before = self.param_groups[0]
+        if objective is None or loss is None or not (due or options.is_watched):
+            return direction.unsearched_step(loss)
+        if not due:
+            outcome = direction.watched_step(loss, Watch.of(before))
+            if outcome is not None:
+                return outcome
+        kind = SearchedStep if direction.layout.on_host else SpeculativeStep
         # Not in the first step, which many look at closely to see what a search costs; and a search
         # of somebody else's is given what it asks for.
         unchecked = before["steps"] > 0 and not before["start_checks"]
@@ -240,9 +248,17 @@ class SearchOptimizer(Optimizer):
             objective.undo_buffers_where(outcome.skipped)
         self.last_search = outcome.search
         record(outcome, self.param_groups, self._ratios(), self._counts_skipped)
+        if self.options.is_watched and isinstance(outcome.loss, float):
+            watch = Watch.of(self.param_groups[0]).after(outcome.loss)
+            for group in self.param_groups:
+                group.update(watch._asdict())
         if outcome.skipped is False:
             self._guard.lost_in_a_row = 0
+            self._was_blind = outcome.loss is not None and outcome.search is None
         elif outcome.skipped is True and self._guard.has_lost_many(outcome):
+            blind = self._was_blind and not self.options.is_guarded
+            if blind and not math.isfinite(outcome.loss or 0.0):
+                raise RuntimeError(RUINED)
             self._messages.give(LOST)
         if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
             self._messages.give(STUCK)
@@ -259,6 +275,8 @@ class SearchOptimizer(Optimizer):
         first = self.param_groups[0]
         if self.options.is_guarded and first["alert"]:
             return True
+        if self.options.is_watched and first["to_search"]:
+            return True
         calls = first["steps"] + (first["skipped"] if self._counts_skipped else 0)
         return coin(self.options.seed, calls, self.options.search_prob)
 
@@ -271,7 +289,8 @@ class SearchOptimizer(Optimizer):
     def _numbers(self) -> dict[str, float | int]:
         """All that is kept in the groups."""
         trust = Trust()._asdict() if self.options.is_guarded else {}
-        return self.NUMBERS | trust | self.options.memory
+        watch = Watch()._asdict() if self.options.is_watched else {}
+        return self.NUMBERS | trust | watch | self.options.memory
 
     def _complete_groups(self) -> None:
         complete(self.param_groups, self._numbers)

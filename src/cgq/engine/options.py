@@ -97,6 +97,11 @@ class SearchOptions:
         return False
 
     @cached_property
+    def is_watched(self) -> bool:
+        """Whether a batch whose loss is too high is searched although it was not due."""
+        return False
+
+    @cached_property
     def is_guarded(self) -> bool:
         """Whether a relative ceiling is earned, and loss and share may ask for more searches."""
         return self.max_relative_step is not None and 0.0 < self.search_prob < 1.0
@@ -112,6 +117,13 @@ class ConjugateOptions(SearchOptions):
     decoupled_weight_decay: bool = False
     probe: float | None = None
     maximize: bool = False
+    watched: bool = True
+    """Whether batches whose loss is too high are searched, whatever the coin says."""
+
+    @cached_property
+    def is_watched(self) -> bool:
+        partly = 0.0 < self.search_prob < 1.0
+        return self.watched and partly and self.max_relative_step is None
 
     @cached_property
     def shrinks_trial(self) -> bool:

@@ -121,12 +121,14 @@ class SearchedStep:
             average = self._before["average"]
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
-        unseen = search.rejected and max(search.trial_steps, default=0.0) >= plan.ceiling
+        # The trial is taken; and if it has shrunk, it was too long before.
+        endless = search.accepted and search.curvature <= 0.0
+        endless = endless and self._before.get("trial_scale", 1.0) == 1.0
         outcome = Outcome(
             {},
             plan.loss,
             search=search.seen_with(self._direction.sign),
-            capped=search.capped or unseen,
+            capped=search.capped or endless,
             raised=raised,
             repeats=repeats,
         )
@@ -166,6 +168,8 @@ class SearchedStep:
         """The average after a search that found this step, and the α that is applied."""
         unit = 1.0 if self._options.max_relative_step is None else plan.ceiling
         average = smoothed(self._before["average"], found / unit, self._options.smoothing)
+        if self._options.is_watched:  # a step that proved too long is not to be repeated
+            average = least(average, found / unit)
         alpha = least(average * unit, plan.ceiling)
         return average, 0.0 if isinstance(found, (int, float)) and not found else alpha
 

@@ -11,7 +11,9 @@ EARLY = 20  # searches that show that such a ceiling binds
 
 
 class Capped(NamedTuple):
-    """The share of searches that ended at the ceiling, of about the last hundred.
+    """The share of searches that the ceiling held back, of about the last hundred.
+
+    They ended there, or at a trial beyond which their parabola still fell.
 
     >>> capped = Capped()
     >>> for _ in range(SEARCHES):
