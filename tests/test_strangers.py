@@ -298,11 +298,7 @@ def test_scgq_is_watched_where_its_average_step_diverges(seed: int) -> None:
     for watched, losses in (False, ruined), (True, well):
         model, closure = layer_norm_task(seed)
         optimizer = recommended(model, watched=watched)
-        try:
-            for _ in range(150):
-                losses.append(float(optimizer.step(closure)))
-        except RuntimeError:
-            assert not watched
+        losses += [float(optimizer.step(closure)) for _ in range(150)]
     assert not ruined[-1] < ruined[0]
     assert well[-1] < 0.1 * well[0]
 
@@ -334,7 +330,7 @@ def test_an_average_that_proved_too_long_falls_at_once() -> None:
     assert optimizer.param_groups[0]["average"] == search.step_size
 
 
-def test_a_run_that_a_blind_step_has_ruined_is_stopped() -> None:
+def test_a_run_that_a_blind_step_has_ruined_is_told_so() -> None:
     weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     optimizer = CGQ([{"params": [weight], "watched": False}], search_prob=1e-9)
     optimizer.step(lambda: 0.1 * weight.square().sum())
@@ -346,7 +342,7 @@ def test_a_run_that_a_blind_step_has_ruined_is_stopped() -> None:
     assert not torch.isfinite(cliff())
     for _ in range(19):
         optimizer.step(cliff)
-    with pytest.raises(RuntimeError, match="load the last checkpoint"):
+    with pytest.warns(UserWarning, match="load the last checkpoint"):
         optimizer.step(cliff)
 
 

@@ -83,9 +83,10 @@ LOST = (
     "some of D-Adaptation's do, because the moves they learn from are no longer theirs."
 )
 RUINED = (
-    "The loss has not been finite on twenty batches in a row, since a step that was not searched "
-    "was too long. Nothing can bring these weights back: load the last checkpoint. Then search "
-    "more batches (search_prob=1), lower lr, or bound the steps with max_relative_step=0.01."
+    "Twenty steps in a row were skipped, because the loss was not finite, and the step before them "
+    "was not searched. If the batches are well, that step was too long, and nothing can bring "
+    "these weights back: load the last checkpoint. Then search more batches (search_prob=1), lower "
+    "lr, or bound the steps with max_relative_step=0.01."
 )
 
 

@@ -257,9 +257,8 @@ class SearchOptimizer(Optimizer):
             self._was_blind = outcome.loss is not None and outcome.search is None
         elif outcome.skipped is True and self._guard.has_lost_many(outcome):
             blind = self._was_blind and not self.options.is_guarded
-            if blind and not math.isfinite(outcome.loss or 0.0):
-                raise RuntimeError(RUINED)
-            self._messages.give(LOST)
+            lost = blind and not math.isfinite(outcome.loss or 0.0)
+            self._messages.give(RUINED if lost else LOST)
         if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
             self._messages.give(STUCK)
         if outcome.raised:

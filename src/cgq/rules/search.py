@@ -102,7 +102,7 @@ class SearchRule(Protocol):
     ...                   step_size=steps[-1] if accepted else 0.0, accepted=accepted, capped=False)
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> optimizer = ConjugateDescent([weight], search=halving)
-    >>> loss = optimizer.step(lambda: 10 * weight.square().sum())
+    >>> loss = optimizer.step(lambda: 10 * weight.square().sum() + 100)
     >>> optimizer.last_search.evaluations
     2
     """

@@ -41,12 +41,10 @@ class Watch(NamedTuple):
         return self.watched_losses > 1 and not loss - self.loss_level <= bound
 
     def after(self, loss: float) -> Watch:
-        """After a step that started from `loss`."""
-        high = self._is_high(loss)
-        to_search = AFTER if high else max(self.to_search - 1, 0)
+        """After a step that started from `loss`; one that is not finite tells nothing."""
         if not math.isfinite(loss):
-            return self._replace(to_search=to_search)
-        n = self.watched_losses
+            return self
+        n, high = self.watched_losses, self._is_high(loss)
         off = loss - self.loss_level if n else 0.0
         if high:  # or it would be the next one's excuse
             off = min(off, FAR * self.loss_noise)
@@ -54,5 +52,5 @@ class Watch(NamedTuple):
             n + 1,
             self.loss_level + off * max(LEVEL, 1.0 / n) if n else loss,
             self.loss_noise + (abs(off) - self.loss_noise) * max(NOISE, 1.0 / n) if n else 0.0,
-            to_search,
+            AFTER if high else max(self.to_search - 1, 0),
         )
