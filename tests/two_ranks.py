@@ -168,8 +168,8 @@ def collectives() -> Any:
                 for batch in batches(12):
                     made.clear()
                     run.train([batch])
-                    probes = len(run.seen[-1][0]) if run.seen[-1] else 0
-                    counts.append(len(made) - probes)
+                    search = run.optimizer.last_search
+                    counts.append(len(made) - (search.evaluations if search else 0))
                 seen[name, kind] = counts
     finally:
         dist.all_reduce = all_reduce
