@@ -315,7 +315,7 @@ def run(adapter: Callable[[Path], Example], checkout: Path, method: str) -> tupl
             batch = next(example.batches)
             step = classic if ours is None else loss_of
             try:
-                losses.append(float(optimizer.step(partial(step, batch))))
+                losses.append(torch.as_tensor(optimizer.step(partial(step, batch))).item())
             except Exception as error:
                 crash = f"{type(error).__name__}: {error}"
                 break

@@ -43,6 +43,7 @@ from cgq.evaluation.closure import Closure, ClosureObjective, is_lightning_s, ob
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
+from cgq.rules.scalars import Number
 from cgq.rules.search import Search
 from cgq.rules.trust import Trust
 from cgq.rules.watch import Watch
@@ -248,11 +249,8 @@ class SearchOptimizer(Optimizer):
             objective.undo_buffers_where(outcome.skipped)
         self.last_search = outcome.search
         record(outcome, self.param_groups, self._ratios(), self._counts_skipped)
-        if self.options.is_watched and isinstance(outcome.loss, float):
-            watch = Watch.of(self.param_groups[0]).after(outcome.loss)
-            for group in self.param_groups:
-                group.update(watch._asdict())
         if outcome.skipped is False:
+            self._tell_watch(outcome.loss)
             self._guard.lost_in_a_row = 0
             self._was_blind = outcome.loss is not None and outcome.search is None
         elif outcome.skipped is True and self._guard.has_lost_many(outcome):
@@ -265,9 +263,15 @@ class SearchOptimizer(Optimizer):
             self._messages.give(RAISED, error=outcome.raised)
         if outcome.repeats is not None:
             for group in self.param_groups:
-                group["start_checks"] += 1
+                group["start_checks"] += outcome.skipped is False
             if not (outcome.repeats or (objective is not None and objective.draws_differ)):
                 self._messages.give(NOT_REPEATED)
+
+    def _tell_watch(self, loss: Number) -> None:
+        if self.options.is_watched and isinstance(loss, float):
+            watch = Watch.of(self.param_groups[0]).after(loss)
+            for group in self.param_groups:
+                group.update(watch._asdict())
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""

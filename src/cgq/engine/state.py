@@ -71,7 +71,7 @@ def record(outcome: Outcome, groups: Groups, ratios: Sequence[float], counts: bo
     for ratio, group in zip(ratios, groups, strict=True):
         if outcome.search is not None:
             group["rejected_fits"] += outcome.search.rejected
-            if not outcome.search.rejected:  # which tells nothing
+            if not (outcome.search.rejected or outcome.skipped):  # which tell nothing
                 group.update(Capped.of(group).after(outcome.capped)._asdict())
         group["steps"] += not (outcome.skipped is True and counts)
         group.update(outcome.numbers)
