@@ -215,7 +215,7 @@ def test_a_ceiling_that_is_the_rate_is_told() -> None:
     for _ in range(99):
         optimizer.step(lambda: flat(weight))
     assert optimizer.param_groups[0]["capped_share"] > 0.98
-    with pytest.warns(UserWarning, match=r"ended at the ceiling lr=0\.01.* to lr=0\.1, ") as told:
+    with pytest.warns(UserWarning, match=r"ended at the ceiling lr=0\.01.* to lr=0\.03, ") as told:
         for _ in range(20):
             optimizer.step(lambda: flat(weight))
     assert len(told) == 1

@@ -142,7 +142,7 @@ class ConjugateDescent(SearchOptimizer):
             self._messages.give(LOWERED, ceiling=ceiling, first=first)
         absolute = self.options.max_relative_step is None
         if absolute and ceiling >= first and capped.is_the_rate:
-            more = 10.0 * ceiling
+            more = 3.0 * ceiling
             self._messages.give(CAPPED, ceiling=ceiling, more=more, trial=more / 3.0)
 
     def _ratios(self) -> list[float]:
