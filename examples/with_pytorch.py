@@ -50,9 +50,9 @@ class Run:
         self.optimizer = CGQ(
             [
                 {"params": weights, "weight_decay": 1e-4},
-                {"params": others, "lr": 0.15},  # half of each step
+                {"params": others, "lr": 0.5},  # half of each step
             ],
-            lr=0.3,
+            lr=1.0,
         )
         self.scheduler = LinearLR(self.optimizer, start_factor=0.1, total_iters=20)
         self.averaged = AveragedModel(self.model, multi_avg_fn=anytime_average(eta=8))

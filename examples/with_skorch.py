@@ -50,6 +50,7 @@ def main() -> None:
         Network,
         criterion=nn.CrossEntropyLoss,
         max_epochs=40,
+        optimizer__lr=1.0,  # at 0.3 nearly all searches would end there: a warning says so
         batch_size=64,
         iterator_train__shuffle=True,
         callbacks=[

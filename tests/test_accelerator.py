@@ -158,6 +158,7 @@ def test_one_look_where_the_first_parabola_is_right_and_none_without_a_search(
     run = Run(**options, search_prob=0.5)
     run.optimizer.step(run.loss)
     is_well(run.optimizer)
+    run.optimizer.param_groups[0]["start_checks"] = 1  # which is one look more, once
     watched = "max_relative_step" in options
     unread = False
     looks = Looks(monkeypatch)
@@ -261,6 +262,45 @@ def test_a_probe_that_raises_leaves_everything_as_it_was(monkeypatch: pytest.Mon
         assert torch.equal(torch.get_rng_state(), state)
         for entry, old in zip(run.optimizer.state.values(), memory, strict=True):
             assert torch.equal(entry["direction"], old)
+
+
+def test_a_trial_that_raises_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured ahead or not: as on the host. Where all trials raise, nothing has happened."""
+
+    def trained(run: Run) -> list[Any]:
+        searches = []
+        for failing in (), (2,), (2, 3), ():
+            run.calls = 0
+
+            def loss() -> Tensor:
+                value = run.loss()
+                if run.calls in failing:
+                    raise ValueError("no")
+                return value
+
+            run.optimizer.step(loss)
+            search = run.optimizer.last_search
+            searches.append(search and (search.trial_steps, str(search.trial_losses)))
+        return searches
+
+    with pytest.warns(UserWarning, match="A trial .* raised"):
+        on_host = trained(Run())
+    as_accelerator(monkeypatch)
+    run = Run()
+    with pytest.warns(UserWarning, match="A trial .* raised"):
+        assert trained(run) == on_host
+    before, state, run.calls = run.values(), torch.get_rng_state(), 0
+
+    def raising() -> Tensor:
+        value = run.loss()
+        if run.calls > 1:
+            raise ValueError("no")
+        return value
+
+    with pytest.raises(ValueError, match="no"):
+        run.optimizer.step(raising)
+    torch.testing.assert_close(run.values(), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("search_prob", [1.0, 0.0])

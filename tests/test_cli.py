@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cgq import __version__
 from cgqbench.cli import app
 from cgqbench.records.reading import runs
 
@@ -41,6 +42,12 @@ def test_compare_trains_prints_the_table_and_says_where_to_look(tmp_path):
     restarted = cgq(*QUICK, "--out", str(tmp_path), "--restart")
     check_succeeded(restarted)
     assert "finished already" not in restarted.output
+
+
+def test_the_version():
+    result = cgq("--version")
+    check_succeeded(result)
+    assert result.output == f"cgq {__version__}\n"
 
 
 def test_report_needs_records_alone(tmp_path):

@@ -92,6 +92,17 @@ def test_a_probe_at_the_start_sees_the_compiled_pass_mask_for_mask(backend):
     assert len({search.loss for search in searches}) == STEPS
 
 
+def test_a_module_compiled_in_place_is_found():
+    model = network(0.0)
+    optimizer = CGQ(model.parameters())
+    model.compile(backend="aot_eager")
+    for number in range(3):
+        inputs, targets = batch(number)
+        optimizer.step(lambda: nn.functional.mse_loss(model(inputs), targets))
+    assert optimizer.last_search.evaluations >= 1
+    assert model[4].num_batches_tracked == 3
+
+
 def test_without_dropout_a_compiled_model_trains_as_the_eager_one():
     eager, searches = trained(dropout=0.0)
     compiled, again = trained(lambda model: torch.compile(model, backend=BACKEND), dropout=0.0)

@@ -116,6 +116,16 @@ def check_uneven_batches_and_other_closures(first: Any, second: Any) -> None:
     assert first["not finite"] == second["not finite"]
     assert evaluations(seen)[3:] == [0, 4]
 
+    kept, told, *run = first["raised"]
+    assert kept
+    assert "on another rank" in told
+    kept, told, *other = second["raised"]
+    assert kept
+    assert told == "only here"
+    assert_same(run[0], other[0])
+    assert str(run[1]) == str(other[1])
+    assert len(run[1]) == 3 + 1 + 2
+
 
 def check_collectives(seen: Any) -> None:
     """All inner products in one, where they are of shards, and what they amount to in another."""

@@ -28,6 +28,8 @@ def test_a_documented_command_is_accepted(command):
     words = shlex.split(command)[1:]
     parent = None
     known = typer.main.get_command(app)
+    if words == ["--version"]:
+        return  # it is no command
     while hasattr(known, "commands"):
         parent = known
         known = parent.commands[words.pop(0)]

@@ -278,6 +278,7 @@ def test_serves_as_a_mixin(tmp_path):
     assert trainer.optimizer.optimizer.last_search.accepted
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 def test_the_plain_trainer_drops_the_closure_so_the_average_step_is_taken(tmp_path):
     diary, model = Diary(), noisy()
     optimizer = CGQ(model.parameters())
@@ -378,6 +379,7 @@ class Alone(CGQTrainer):
         return loss.detach()
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 def test_a_training_step_without_super_is_told_what_it_misses(tmp_path):
     with pytest.warns(UserWarning, match=r"Alone\.training_step does not call super") as caught:
         _, diary = trained(noisy(), arguments(tmp_path), vectors(), cls=Alone)

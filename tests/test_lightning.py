@@ -506,6 +506,7 @@ def test_manual_optimisation_equals_the_loop(kind: str, make: Any, plainly: Any)
     assert trainer.global_step == (0 if kind == "torch's own" else 12)
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 def test_manual_step_without_a_closure_is_not_searched() -> None:
     module, net = Manual(network(), "bare"), network()
     _, searches = fitted(module)
@@ -655,7 +656,7 @@ def test_a_dropped_closure_costs_nothing() -> None:
 
 def test_the_plain_optimizer_works_but_says_what_it_costs() -> None:
     module = Counting(network(), lambda module: cgq.CGQ(module.parameters()))
-    with pytest.warns(UserWarning, match="every probe of the line search pays for a backward"):
+    with pytest.warns(UserWarning, match=r"Lightning's closure .* cgq\.lightning\.CGQ\(self\)"):
         fitted(module)
     assert len(module.calls) > 3 * 12
 

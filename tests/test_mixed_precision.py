@@ -214,7 +214,7 @@ def test_noise_is_rejected_and_counted_where_it_is_and_only_there():
     assert not any(search.rejected for search in searches)
     _, coarse, searches = trained(20, True, False, lr=1e-3)
     assert coarse.param_groups[0]["rejected_fits"] == 20
-    assert all(search.rejected and search.evaluations == 1 for search in searches)
+    assert all(search.rejected and len(search.trial_steps) == 1 for search in searches)
     assert all(-search.slope * 1e-3 < BF16 * search.loss for search in searches)
 
 

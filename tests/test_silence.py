@@ -60,12 +60,9 @@ def test_a_closure_that_forgets_to_return_its_loss_is_noticed_too():
     assert messages(lambda: optimizer.step(forgetful), LONG) == [UNSEEN]
 
 
-@pytest.mark.parametrize(
-    "optimizer_of", [plain, lambda weight: LineSearch(torch.optim.SGD([weight]), search_prob=0.0)]
-)
-def test_where_nothing_is_watched_no_loss_is_missed(optimizer_of):
+def test_where_nothing_is_to_be_searched_no_loss_is_missed():
     weight = weight_of()
-    optimizer = optimizer_of(weight)
+    optimizer = LineSearch(torch.optim.SGD([weight]), search_prob=0.0)
     assert messages(lambda: step_by_gradient(optimizer, weight), LONG + 10) == []
 
 

@@ -190,6 +190,7 @@ def test_skorchs_own_closure_says_what_it_costs() -> None:
         fitted(made(NeuralNet))
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 @pytest.mark.parametrize("kind", [CGQNet, NeuralNet])
 def test_a_dropped_closure_takes_average_steps(kind: Any) -> None:
     class Dropping(kind):  # type: ignore[misc]

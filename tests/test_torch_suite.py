@@ -50,6 +50,8 @@ from cgq import (
 )
 from cgq.engine.state import NUMBERS
 
+pytestmark = pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
+
 Objective = Callable[[], Tensor]
 Way = Callable[[CGQ, Objective], None]
 Test = Callable[..., None]
@@ -498,7 +500,9 @@ class TestCGQ(TestCase):
         ):
             optimizer = CGQ([param], **settings(optim_info, device, given))
             before = param.detach().clone(), numbers(optimizer)
-            optimizer.step(closure)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".*nothing is trained", UserWarning)
+                optimizer.step(closure)
             assert_same((param.detach(), numbers(optimizer)), before)
             assert not optimizer.state
 

@@ -18,6 +18,8 @@ from cgq import CGQ
 from ids import option_id
 from twin import Twin
 
+pytestmark = pytest.mark.filterwarnings("ignore:Nearly all of the last hundred:UserWarning")
+
 STEPS = 200
 SIZES = [(6, 5), (6,), (3, 6), (3,)]
 
@@ -164,6 +166,7 @@ def test_twin_agrees_when_climbing(extra: dict[str, Any]) -> None:
     check_side_by_side({"maximize": True, "lr": 3.0, **extra}, [{}, {}])
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 @pytest.mark.parametrize(
     "options", [{}, {"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.1}]
 )

@@ -57,6 +57,7 @@ def test_no_look_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     # Adam counts its steps in tensors, on the host, and reads them; SGD reads nothing.
     run = Run(sgd, search_prob=0.5, max_relative_step=0.01)
     seeded(run, 0)
+    run.optimizer.param_groups[0]["start_checks"] = 1  # which is one look more, once
     looks = Looks(monkeypatch)
     looked = {True: 0, False: 0}
     unread = False

@@ -132,7 +132,7 @@ def test_an_optimizer_inside_an_optimizer_is_undone_too(library: Any) -> None:
     def failing() -> Tensor:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls >= 2:
             raise ValueError
         return problem.loss()
 
@@ -144,7 +144,7 @@ def test_an_optimizer_inside_an_optimizer_is_undone_too(library: Any) -> None:
             break
         inner = [state["step"].clone() for state in base.optimizer.state.values()]
         slow = [state["slow_params"].clone() for state in base.state.values()]
-    assert calls == 2
+    assert calls > 2
     assert inner == [state["step"] for state in base.optimizer.state.values()]
     for before, state in zip(slow, base.state.values(), strict=True):
         assert torch.equal(before, state["slow_params"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_transactions import assert_same, raising
+from test_transactions import assert_same, from_call, raising
 from torch import Tensor
 from wrapped_run import Run, adamw, is_well
 
@@ -38,9 +38,15 @@ BASES = [adamw, rmsprop]
 @pytest.mark.parametrize("make", BASES)
 @pytest.mark.parametrize("warm_up", [0, 3])
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), KeyboardInterrupt()], ids=["error", "interrupt"]
+    ("error", "call"),
+    [
+        (ValueError("no"), 0),
+        (ValueError("no"), 1),
+        (KeyboardInterrupt(), 0),
+        (KeyboardInterrupt(), 1),
+        (KeyboardInterrupt(), 2),
+    ],
 )
-@pytest.mark.parametrize("call", [0, 1, 2])
 def test_closure_that_raises(make: Any, warm_up: int, error: BaseException, call: int) -> None:
     options = {"max_relative_step": 0.5}  # so long that the first trial is not the last
     run = Run(make, **options)
@@ -49,7 +55,7 @@ def test_closure_that_raises(make: Any, warm_up: int, error: BaseException, call
     before = run.snapshot()
     try:
         with pytest.raises(type(error)):
-            run.step({call: raising(error)})
+            run.step(from_call(call, raising(error)))
     except pytest.fail.Exception:
         assert run.calls <= call, "the search ended before the call that would raise"
         return
@@ -176,7 +182,7 @@ def test_a_probe_that_raises_after_quiet_steps() -> None:
             raise ValueError("no")
 
         try:
-            run.step({1: act})
+            run.step(from_call(1, act))
         except ValueError:
             assert_same(run.snapshot(), before)
             break
@@ -241,7 +247,7 @@ def test_what_a_base_keeps_elsewhere_is_restored(make: Any, warm_up: int, failur
     before = everything(run)
     if failure == "raises":
         with pytest.raises(ValueError, match="no"):
-            run.step({1: raising(ValueError("no"))})
+            run.step(from_call(1, raising(ValueError("no"))))
     else:
         run.step({call: lambda loss: loss * math.nan for call in range(1, 10)})
         assert run.group["skipped"] == 1

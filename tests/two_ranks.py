@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,8 +168,8 @@ def collectives() -> Any:
                 for batch in batches(12):
                     made.clear()
                     run.train([batch])
-                    probes = len(run.seen[-1][0]) if run.seen[-1] else 0
-                    counts.append(len(made) - probes)
+                    search = run.optimizer.last_search
+                    counts.append(len(made) - (search.evaluations if search else 0))
                 seen[name, kind] = counts
     finally:
         dist.all_reduce = all_reduce
@@ -191,6 +192,7 @@ def uneven() -> Any:
                 step(run, x, y)
             seen[f"{name} {kind}"] = run.weights(), run.seen
     seen["not finite"] = not_finite()
+    seen["raised"] = raised()
     seen["join"] = joined()
     seen["stopped"] = stopped()
     seen["refused"] = refused()
@@ -221,6 +223,33 @@ def not_finite() -> tuple[bool, int, Any]:
         run.step(lambda: loss_on(run.model, x, y) * (math.inf if spoilt() and rank() else 1.0))
     kept = all(map(torch.equal, run.weights(), before))
     return kept, run.progress()["skipped"], run.seen
+
+
+def raised() -> tuple[bool, str, list[Tensor], Any]:
+    """One rank alone raises in the first trial of a step, and then in every trial of another."""
+    run, passes = Run("ddp").train(batches(3)), [0]
+    x, y = batches(4)[3]
+
+    def raising_in(trials: range) -> Callable[[], Tensor]:
+        passes[0] = -1
+
+        def closure() -> Tensor:
+            passes[0] += 1
+            loss = loss_on(run.model, x, y)
+            if rank() and passes[0] in trials:
+                raise ValueError("only here")
+            return loss
+
+        return closure
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error" if not rank() else "ignore", "A trial .* raised")
+        run.step(raising_in(range(1, 2)))
+    before = run.weights()
+    told = message_of(Exception, lambda: run.step(raising_in(range(1, 99))))
+    kept = all(map(torch.equal, run.weights(), before))
+    run.train(batches(2))
+    return kept, told, run.weights(), run.seen
 
 
 def joined() -> str:

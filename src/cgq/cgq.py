@@ -11,12 +11,14 @@ from cgq.engine.conjugate import Conjugate
 from cgq.engine.device_directions import DeviceConjugate
 from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
+from cgq.engine.messages import CAPPED, LOWERED
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import (
     ConjugateOptions,
     checked_group,
     line_wide,
     own_settings,
+    refuse_foreign,
     refuse_strays,
     with_group,
 )
@@ -24,6 +26,7 @@ from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import trusted
 from cgq.engine.state import DirectionState, renewed
 from cgq.evaluation.objective import Objective
+from cgq.rules.capped import Capped
 from cgq.rules.momentum import Rule, polak_ribiere
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
@@ -78,10 +81,14 @@ class ConjugateDescent(SearchOptimizer):
         """Add a group. What holds for the whole line may be given here, but only in one voice."""
         own, shared = own_settings(param_group, self.defaults), line_wide(param_group)
         options = with_group(self.options, self._set_by_groups, shared)
-        super().add_param_group(own)
+        super().add_param_group({"first_lr": float(own["lr"]), **own})
         self.options = options
         self._set_by_groups |= shared
         self._complete_groups()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        refuse_foreign(state.get("param_groups", []))
+        super().__setstate__(state)
 
     def _take_step(
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
@@ -122,6 +129,22 @@ class ConjugateDescent(SearchOptimizer):
             state.fresh.clear()
         return outcome
 
+    def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
+        super()._record(outcome, objective)
+        searched = outcome is not None and outcome.search is not None
+        if searched and self.options.searches_as_the_paper:
+            self._tell_of_ceiling(max(self.param_groups, key=lambda group: float(group["lr"])))
+
+    def _tell_of_ceiling(self, group: dict[str, Any]) -> None:
+        """Say so where the ceiling alone is the rate, or has become one."""
+        ceiling, first, capped = float(group["lr"]), group["first_lr"], Capped.of(group)
+        if capped.is_too_low(ceiling, first) and "initial_lr" not in group:
+            self._messages.give(LOWERED, ceiling=ceiling, first=first)
+        absolute = self.options.max_relative_step is None
+        if absolute and ceiling >= first and capped.is_the_rate:
+            more = 3.0 * ceiling
+            self._messages.give(CAPPED, ceiling=ceiling, more=more, trial=more / 3.0)
+
     def _ratios(self) -> list[float]:
         return [share.ratio for share in self._shares()[0]]
 
@@ -158,11 +181,12 @@ class CGQ(ConjugateDescent):
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         probe: the first trial step; None: min(0.1, lr/3), or the ceiling if it is relative.
-        search_prob: the share of batches that are searched (sCGQ); others use the average step.
+        search_prob: the share of batches that are searched (sCGQ); others use the average step,
+            unless their loss stands above its recent level (see `docs/options.md`).
             Under a relative ceiling all are at first, while the share moves or the loss rises.
         smoothing: the share of the old value kept when step and momentum are updated.
         model: the module whose buffers a probe must not change; None: those called by the closure,
-            which a module compiled in place or a compiled function hides. Not copied or pickled.
+            which a compiled function hides. Not copied or pickled.
         seed: decides which batches are searched.
         maximize: climb instead.
         process_group: the ranks that share the model; None: all of them.

@@ -20,6 +20,7 @@ from cgq.evaluation.objective import Objective
 from cgq.evaluation.precision import rounding
 from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule
+from cgq.rules.capped import Capped
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
 from cgq.rules.trust import Trust, fading
@@ -86,8 +87,8 @@ class LineSearch(SearchOptimizer):
 
     NUMBERS: ClassVar[dict[str, float | int]] = {
         name: NUMBERS[name]
-        for name in ("step_size", "average", "steps", "skipped", "rejected_fits")
-    } | Lift()._asdict()
+        for name in ("step_size", "average", "steps", "skipped", "rejected_fits", "start_checks")
+    } | {**Capped()._asdict(), **Lift()._asdict()}
 
     _workspace: Displacement | None
 

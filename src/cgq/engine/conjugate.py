@@ -13,7 +13,7 @@ from cgq.engine.direction import Direction, Plan
 from cgq.engine.geometry import Geometry, GroupShare, measured_geometry
 from cgq.engine.options import ConjugateOptions
 from cgq.engine.state import DirectionState, Residual
-from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial
+from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial, promising_trial
 from cgq.rules.momentum import momentum_of
 from cgq.rules.scalars import Number, choose, is_finite, least, times
 from cgq.rules.search import Search
@@ -97,7 +97,8 @@ class Conjugate(Direction):
             slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
         ceiling = self._ceiling(geometry, beta, bound)
         noise = self._noise(phi_0, error)
-        trial = clear_trial(self._first_trial(ceiling), slope, noise, ceiling)
+        trial = promising_trial(self._first_trial(ceiling), slope, phi_0)
+        trial = clear_trial(trial, slope, noise, ceiling)
         squared_length = math.nan
         if self._options.needs_length:
             squared_length = geometry.squared_length(*self._mixture(beta))

@@ -15,6 +15,7 @@ from cgq.engine.conjugate import Conjugate, along
 from cgq.engine.direction import Direction, Outcome, Plan
 from cgq.engine.state import Residual
 from cgq.rules.scalars import Number, choose
+from cgq.rules.watch import Watch
 from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
 from cgq.vectors.products import DeviceVector, Dots, Vector, share_all_products
@@ -32,6 +33,10 @@ class DeviceDirection(Direction):
     @abstractmethod
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
         """Take the plan's trial, unless the batch is `lost`."""
+
+    def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
+        """The host does not know the loss: only what is searched can alarm the watch."""
+        return self.unsearched_step(loss)
 
     def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step; the device skips it where something is not finite."""

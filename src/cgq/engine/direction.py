@@ -15,6 +15,7 @@ from cgq.evaluation.closure import loss_value
 from cgq.evaluation.precision import rounding
 from cgq.rules.scalars import Number, stacked, times
 from cgq.rules.search import Search
+from cgq.rules.watch import Watch
 from cgq.vectors.line import Line
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.products import Dots, Vector
@@ -53,10 +54,16 @@ class Outcome(NamedTuple):
     """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
     skipped: bool | Tensor = False
     search: Search | None = None
+    capped: bool = False
+    """Whether the ceiling, or the trial under it, kept the search from going further."""
     due: bool = False
     """Whether a search was due, though there may have been nothing to search."""
     agreement: float = math.nan
     """How well this batch agrees with the step before, after a search; NaN: not known."""
+    raised: str = ""
+    """What a trial raised that was therefore rejected."""
+    repeats: bool | None = None
+    """Whether the closure gave the same loss at the same point; None: it was not asked twice."""
 
 
 SKIPPED = Outcome({}, skipped=True)
@@ -113,7 +120,15 @@ class Direction(ABC):
 
     def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
         """Move by the average step."""
+        return self._taken(self.average_plan(loss), loss)
+
+    def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
+        """Move by the average step, unless the loss alarms the watch: then nothing is done."""
         plan = self.average_plan(loss)
+        alarmed = plan.nil == 0.0 and watch.is_alarmed_by(plan.loss)
+        return None if alarmed else self._taken(plan, loss)
+
+    def _taken(self, plan: Plan, loss: Tensor | float | None) -> Outcome:
         outcome = self.moved(plan) if plan.nil == 0.0 else SKIPPED
         return outcome._replace(loss=None if loss is None else plan.loss)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -15,22 +16,42 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.engine.direction import Direction, Outcome
-from cgq.engine.messages import CLASSIC, COPIED, DROPPED, LOST, OTHER_DRAWS, STUCK, UNSEEN, Messages
+from cgq.engine.messages import (
+    CLASSIC,
+    COPIED,
+    DROPPED,
+    FORGOTTEN,
+    FROZEN,
+    IN_LIGHTNING,
+    LOST,
+    NOT_REPEATED,
+    OTHER_DRAWS,
+    RAISED,
+    RUINED,
+    STUCK,
+    UNSEARCHED,
+    UNSEEN,
+    Messages,
+)
 from cgq.engine.options import SearchOptions
 from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import Guard, has_seen_no_loss
 from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
 from cgq.engine.state import NUMBERS, complete, read, record
-from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
+from cgq.evaluation.closure import Closure, ClosureObjective, is_lightning_s, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
+from cgq.rules.scalars import Number
 from cgq.rules.search import Search
 from cgq.rules.trust import Trust
+from cgq.rules.watch import Watch
 from cgq.rules.when_to_search import coin
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
+
+BARE = 10  # steps without a closure after which none is to be expected
 
 
 class SearchOptimizer(Optimizer):
@@ -62,6 +83,7 @@ class SearchOptimizer(Optimizer):
         self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
         self._messages = Messages()
+        self._was_blind = False  # the last step: it had a loss, and was not searched
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -133,12 +155,20 @@ class SearchOptimizer(Optimizer):
             self._gradients.used(params, from_caller=True)
         else:
             loss = self._step_on(closure, params)
-        if loss is None and self.options.is_guarded and has_seen_no_loss(self.param_groups[0]):
-            self._messages.give(UNSEEN)
+        if loss is None:
+            self._tell_of_missing_losses(self.param_groups[0])
         return loss
+
+    def _tell_of_missing_losses(self, group: dict[str, Any]) -> None:
+        if self.options.is_guarded:
+            if has_seen_no_loss(group):
+                self._messages.give(UNSEEN)
+        elif group["steps"] >= BARE and not group["average"] and self.options.search_prob:
+            self._messages.give(UNSEARCHED)
 
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
         objective = objective_of(closure, params, self._environment)
+        self._environment.look_for_compiled(params)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
         with ExitStack() as done:
             done.callback(self._environment.forget)
@@ -156,8 +186,13 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     rollback.pop_all()
             self._record(outcome, objective)
+        if objective.runs_backward and outcome is not None and outcome.due:
+            self._messages.give(IN_LIGHTNING if is_lightning_s(closure) else CLASSIC)
         if objective.draws_differ:
             self._messages.give(OTHER_DRAWS)
+        if outcome is None and not self.param_groups[0]["steps"]:  # a batch may be left out later
+            trains = any(param.requires_grad for param in params)
+            self._messages.give(FORGOTTEN if trains else FROZEN)
         return loss
 
     def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:
@@ -191,12 +226,19 @@ class SearchOptimizer(Optimizer):
         due: bool,
     ) -> Outcome:
         """Search if that is due; else take the average step."""
-        if not due or objective is None or loss is None:
+        before = self.param_groups[0]
+        if objective is None or loss is None or not (due or options.is_watched):
             return direction.unsearched_step(loss)
-        if objective.runs_backward:
-            self._messages.give(CLASSIC)
+        if not due:
+            outcome = direction.watched_step(loss, Watch.of(before))
+            if outcome is not None:
+                return outcome
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
-        step = kind(direction, objective, options, self.param_groups[0], rollback)
+        # Not in the first step, which many look at closely to see what a search costs; and a search
+        # of somebody else's is given what it asks for.
+        unchecked = before["steps"] > 0 and not before["start_checks"]
+        check = unchecked and options.searches_as_the_paper
+        step = kind(direction, objective, options, before, rollback, check_start=check)
         return step.take(loss)._replace(due=True)
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
@@ -208,16 +250,35 @@ class SearchOptimizer(Optimizer):
         self.last_search = outcome.search
         record(outcome, self.param_groups, self._ratios(), self._counts_skipped)
         if outcome.skipped is False:
+            self._tell_watch(outcome.loss)
             self._guard.lost_in_a_row = 0
+            self._was_blind = outcome.loss is not None and outcome.search is None
         elif outcome.skipped is True and self._guard.has_lost_many(outcome):
-            self._messages.give(LOST)
+            blind = self._was_blind and not self.options.is_guarded
+            lost = blind and not math.isfinite(outcome.loss or 0.0)
+            self._messages.give(RUINED if lost else LOST)
         if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
             self._messages.give(STUCK)
+        if outcome.raised:
+            self._messages.give(RAISED, error=outcome.raised)
+        if outcome.repeats is not None:
+            for group in self.param_groups:
+                group["start_checks"] += outcome.skipped is False
+            if not (outcome.repeats or (objective is not None and objective.draws_differ)):
+                self._messages.give(NOT_REPEATED)
+
+    def _tell_watch(self, loss: Number) -> None:
+        if self.options.is_watched and isinstance(loss, float):
+            watch = Watch.of(self.param_groups[0]).after(loss)
+            for group in self.param_groups:
+                group.update(watch._asdict())
 
     def _is_due(self) -> bool:
         """Whether this batch is searched."""
         first = self.param_groups[0]
         if self.options.is_guarded and first["alert"]:
+            return True
+        if self.options.is_watched and first["to_search"]:
             return True
         calls = first["steps"] + (first["skipped"] if self._counts_skipped else 0)
         return coin(self.options.seed, calls, self.options.search_prob)
@@ -231,7 +292,8 @@ class SearchOptimizer(Optimizer):
     def _numbers(self) -> dict[str, float | int]:
         """All that is kept in the groups."""
         trust = Trust()._asdict() if self.options.is_guarded else {}
-        return self.NUMBERS | trust | self.options.memory
+        watch = Watch()._asdict() if self.options.is_watched else {}
+        return self.NUMBERS | trust | watch | self.options.memory
 
     def _complete_groups(self) -> None:
         complete(self.param_groups, self._numbers)

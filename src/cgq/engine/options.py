@@ -84,6 +84,11 @@ class SearchOptions:
         return dict(getattr(self.rule, "memory", {}))
 
     @cached_property
+    def searches_as_the_paper(self) -> bool:
+        """Whether the search is not one of somebody else's."""
+        return isinstance(self.rule, QuadraticSearch)
+
+    @cached_property
     def begins_with_two_point(self) -> bool:
         """Whether a device can make the search's first fit by itself."""
         return getattr(self.rule, "begins_with_two_point", False)
@@ -96,6 +101,11 @@ class SearchOptions:
     def tolerance(self, before: Mapping[str, Any]) -> float:
         """Which rise of the loss is none, by the numbers that the last step left."""
         return Trust.of(before).batch_noise / 2.0 if self.is_guarded else 0.0
+
+    @cached_property
+    def is_watched(self) -> bool:
+        """Whether a batch whose loss is too high is searched although it was not due."""
+        return False
 
     @cached_property
     def is_guarded(self) -> bool:
@@ -113,6 +123,13 @@ class ConjugateOptions(SearchOptions):
     decoupled_weight_decay: bool = False
     probe: float | None = None
     maximize: bool = False
+    watched: bool = True
+    """Whether batches whose loss is too high are searched, whatever the coin says."""
+
+    @cached_property
+    def is_watched(self) -> bool:
+        partly = 0.0 < self.search_prob < 1.0
+        return self.watched and partly and self.max_relative_step is None
 
     @cached_property
     def shrinks_trial(self) -> bool:
@@ -145,6 +162,18 @@ def refuse_strays(groups: list[Group]) -> None:
                 f"A parameter group holds {names}, which the optimizer would not look at: one line "
                 "runs through all groups. Give it when the optimizer is made; in skorch, call "
                 "initialize() after set_params()."
+            )
+
+
+def refuse_foreign(groups: list[Group]) -> None:
+    """Refuse the state of another optimizer: one whose groups lack the step that was found."""
+    for group in groups:
+        if "step_size" not in group:
+            names = ", ".join(sorted(group.keys() - {"params", "lr", "weight_decay"}))
+            raise ValueError(
+                f"This is another optimizer's state (its groups hold {names}): CGQ has nothing to "
+                "take from it. Load the model's weights alone and let CGQ begin anew. A LineSearch "
+                "around that optimizer would go on from it."
             )
 
 

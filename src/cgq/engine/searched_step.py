@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ class SearchedStep:
         options: the search, and how what it finds is averaged.
         before: the numbers that the last step left.
         rollback: learns how to take the step back.
+        check_start: whether to measure φ(0) once more, where that is within the evaluations that a
+            search may cost.
     """
 
     def __init__(
@@ -37,9 +40,14 @@ class SearchedStep:
         options: SearchOptions,
         before: Mapping[str, Any],
         rollback: Rollback,
+        *,
+        check_start: bool = False,
     ) -> None:
         self._direction, self._objective, self._options = direction, objective, options
         self._before, self._rollback = before, rollback
+        self._measured, self._raised = 0, 0
+        self._error: Exception | None = None
+        self._check_start = check_start
 
     def take(self, loss: Tensor | float) -> Outcome:
         """Search, and move to the step found; by the average step where nothing descends."""
@@ -71,10 +79,19 @@ class SearchedStep:
         return line
 
     def _phi(self, line: Line, alpha: Number) -> Number:
-        """The batch loss at the trial point, as all ranks see it."""
+        """The batch loss at the trial point, as all ranks see it; NaN where the closure raises.
+
+        The batch's own pass did not, so this point is too far. A rank that raised still answers
+        the others.
+        """
         line.move_to(alpha)
         direction, device = self._direction, self._direction.layout.device
-        value: Number = self._objective.probe(device)
+        self._measured += 1
+        value: Number
+        try:
+            value = self._objective.probe(device)
+        except Exception as error:
+            self._raised, self._error, value = self._raised + 1, error, math.nan
         if direction.ranks is not None:
             (value,) = direction.ranks.agreed([value], device)
         return times(direction.sign, value)
@@ -95,24 +112,66 @@ class SearchedStep:
 
     def _landed(self, search: Search, plan: Plan, line: Line) -> Outcome:
         """Go to the step found, averaged with those before."""
+        raised = self._rejection(search)
+        repeats = None
+        if self._check_start and search.evaluations <= self._options.max_fits:
+            repeats = self._repeats_start(line, plan)
+            search = replace(search, unused=search.unused + 1)
         average, alpha = self._applied(min(search.step_size, plan.ceiling), plan)
         if search.rejected and not search.step_size:  # it told nothing
             average = self._before["average"]
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
-        seen = search.seen_with(self._direction.sign)
+        # The trial is taken; and if it has shrunk, it was too long before.
+        endless = search.accepted and search.curvature <= 0.0
+        endless = endless and self._before.get("trial_scale", 1.0) == 1.0
+        outcome = Outcome(
+            {},
+            plan.loss,
+            search=search.seen_with(self._direction.sign),
+            capped=search.capped or endless,
+            raised=raised,
+            repeats=repeats,
+            agreement=plan.agreement,
+        )
         if search.evaluations and not alpha:
-            return SKIPPED._replace(loss=plan.loss, search=seen, agreement=plan.agreement)
+            return outcome._replace(skipped=True)
         self._objective.end_probes()
         self._direction.remember(plan)
         numbers = {"step_size": alpha, "average": average, **search.memory}
-        numbers |= self._direction.numbers(plan, search)
-        return Outcome(numbers, plan.loss, search=seen, agreement=plan.agreement)
+        return outcome._replace(numbers=numbers | self._direction.numbers(plan, search))
+
+    def _repeats_start(self, line: Line, plan: Plan) -> bool:
+        """Whether φ(0) is what it was, as far as rounding allows."""
+        line.move_back()
+        again = float(self._phi(line, 0.0))
+        self._error = None
+        return bool(abs(again - plan.loss) <= math.sqrt(plan.noise * abs(plan.loss)))
+
+    def _rejection(self, search: Search) -> str:
+        """What a rejected trial raised, if one did. Where every trial did, it is raised anew."""
+        error, self._error = self._error, None  # whose frames refer to this object
+        if search.evaluations and not any(map(math.isfinite, search.trial_losses)):
+            self._refuse_to_go_on(error if self._raised == self._measured else None)
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    def _refuse_to_go_on(self, error: Exception | None) -> None:
+        """Raise on every rank what all trials of one have raised: it was not their length."""
+        ranks, device = self._direction.ranks, self._direction.layout.device
+        somewhere: Number = error is not None
+        if ranks is not None:
+            (somewhere,) = ranks.agreed([float(somewhere)], device)
+        if error is not None:
+            raise error
+        if somewhere:
+            raise RuntimeError("Every trial of the line search raised on another rank: see there.")
 
     def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
         """The average after a search that found this step, and the α that is applied."""
         unit = 1.0 if self._options.max_relative_step is None else plan.ceiling
         average = smoothed(self._before["average"], found / unit, self._options.smoothing)
+        if self._options.is_watched:  # a step that proved too long is not to be repeated
+            average = least(average, found / unit)
         alpha = least(average * unit, plan.ceiling)
         return average, 0.0 if isinstance(found, (int, float)) and not found else alpha
 

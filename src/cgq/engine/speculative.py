@@ -64,6 +64,7 @@ class SpeculativeStep(SearchedStep):
         if not self._has_line(plan):
             line.move_back()
             self._objective.end_probes()
+            self._error = None  # what a batch that is lost has raised is no news
             return self._unsearched(plan)
         search = self._options.rule(
             lambda step: known[step] if step in known else float(self._phi(line, step)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cgq.engine.direction import Outcome
+from cgq.rules.capped import Capped
 from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.sharding import sharded_like, take_over
 from cgq.vectors.workspace import Workspace
@@ -20,12 +21,15 @@ Groups = list[dict[str, Any]]
 # keep. The same in every group, but for step_size.
 NUMBERS: dict[str, float | int] = {
     "step_size": 0.0,
+    "first_lr": 0.0,
     "beta": 0.0,
     "average": 0.0,  # of found steps, or of their shares of the ceiling; 0.0: none yet
     "direction_bound": 0.0,  # at least |p|, for numbers that could leave the range of their dtype
     "steps": 0,
     "skipped": 0,
     "rejected_fits": 0,
+    **Capped()._asdict(),
+    "start_checks": 0,  # whether φ(0) was measured again, to see if the closure repeats itself
     "trial_scale": 1.0,
     "trial_total": 0.0,
     "trial_searches": 0,
@@ -65,7 +69,10 @@ def record(outcome: Outcome, groups: Groups, ratios: Sequence[float], counts: bo
     """
     count_skipped(groups, outcome.skipped)
     for ratio, group in zip(ratios, groups, strict=True):
-        group["rejected_fits"] += outcome.search is not None and outcome.search.rejected
+        if outcome.search is not None:
+            group["rejected_fits"] += outcome.search.rejected
+            if not (outcome.search.rejected or outcome.skipped):  # which tell nothing
+                group.update(Capped.of(group).after(outcome.capped)._asdict())
         group["steps"] += not (outcome.skipped is True and counts)
         group.update(outcome.numbers)
         if outcome.numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -19,6 +20,14 @@ from cgq.rules import scalars
 from cgq.vectors.sharding import gather_anew, gathering, local
 
 Closure = Callable[..., Any]
+
+COMPUTED_BEFORE = (
+    "The closure returned the same loss again: it was computed before the step, and tells nothing "
+    "of a trial. Compute it in the closure, and call neither zero_grad() nor backward():\n"
+    "    loss = optimizer.step(lambda: loss_function(model(inputs), targets))\n"
+    "or, if backward() needs a host's help, only when asked:\n"
+    "    def closure(backward): ...  # loss = ...; if backward: accelerator.backward(loss)"
+)
 
 
 def objective_of(closure: Closure, params: Sequence[Tensor], environment: Environment) -> Objective:
@@ -37,6 +46,11 @@ def objective_of(closure: Closure, params: Sequence[Tensor], environment: Enviro
     """
     if hasattr(closure, "first_pass"):
         return cast(Objective, closure)
+    if not callable(closure):
+        raise TypeError(
+            f"step() takes a function that computes the loss, not {type(closure).__name__}: "
+            "optimizer.step(lambda: loss_function(model(inputs), targets))."
+        )
     return ClosureObjective(closure, params, environment)
 
 
@@ -60,6 +74,7 @@ class ClosureObjective:
         self._others: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
         self._gathering: list[nn.Module] = []
         self._loss: Any = None  # of the first pass, with its graph
+        self._first: weakref.ref[Tensor] | None = None  # the same, kept by its owner only
         self.runs_backward = False  # known after the first pass
         self.draws_differ = False
         self.uses_callers = False  # gradients, which were there before the first pass
@@ -93,12 +108,13 @@ class ClosureObjective:
         loss = self._loss = self._call(backward=True)
         if loss is not None:
             _check_loss(loss)
+        self._first = weakref.ref(loss) if isinstance(loss, Tensor) else None
         if self._has_grads():
             self.runs_backward = not self._takes_backward
             self.dropped = [grad for grad in given if grad is not None]
             return _detached(loss)
         if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
-            loss.backward()  # type: ignore[no-untyped-call]
+            _run_backward(loss)
         else:  # whoever called step() has run backward() before
             self._set_grads(at_hand)
             self.uses_callers = self._has_grads()
@@ -156,6 +172,10 @@ class ClosureObjective:
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
         _check_loss(loss)
+        # Without a graph it may have been written anew: a captured CUDA graph does that.
+        again = self._first is not None and loss is self._first()
+        if again and isinstance(loss, Tensor) and loss.requires_grad:
+            raise RuntimeError(COMPUTED_BEFORE)
         return loss_value(loss, device)
 
     def end_probes(self) -> None:
@@ -233,6 +253,13 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
     return (lambda backward: closure()), False
 
 
+def is_lightning_s(closure: Closure) -> bool:
+    """Whether it is the closure of Lightning's Trainer, which no user can rewrite."""
+    owner = getattr(closure, "func", closure)  # it comes as a partial
+    package = str(getattr(owner, "__module__", "")).partition(".")[0]
+    return package in ("lightning", "pytorch_lightning")
+
+
 def _check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor):
         if loss.numel() != 1 or loss.is_complex():
@@ -244,6 +271,15 @@ def _check_loss(loss: Any) -> None:
         raise ValueError(
             f"The closure returned {type(loss).__name__}; return the loss as a tensor or a number."
         )
+
+
+def _run_backward(loss: Tensor) -> None:
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        if "backward through the graph a second time" in str(error):
+            raise RuntimeError(COMPUTED_BEFORE) from error
+        raise
 
 
 def _detached(loss: Tensor | float | None) -> Tensor | float | None:

@@ -6,8 +6,10 @@ go on as if that first pass had been the only one.
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +24,9 @@ class Environment:
     """Random generators and module buffers before and after the first pass of a step.
 
     The modules are those inside `model`; if it is None, those called during the first pass. Of a
-    compiled module the outermost call is seen and all that is inside it counts; but of a module
-    compiled in place, or a compiled function, nothing is seen: these need `model`.
+    compiled module the outermost call is seen and all that is inside it counts. The call of a
+    module compiled in place is not: see `look_for_compiled`. Of a compiled function nothing is
+    seen: it needs `model`.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -32,6 +35,7 @@ class Environment:
         self.model = model
         # One function for good: a compiled module is compiled anew for each hook it meets.
         self._hook = self._on_forward
+        self._compiled: list[nn.Module] | None = None  # in place; None: nobody has looked for them
         self.forget()
 
     def forget(self) -> None:
@@ -55,6 +59,8 @@ class Environment:
             self._meet(self.model)
             yield
             return
+        for module in self._compiled or ():
+            self._meet(module)
         # Not through torch's register function: that gives each hook a number of its own, on
         # which compiled modules depend too.
         hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
@@ -63,6 +69,18 @@ class Environment:
             yield
         finally:
             hooks.pop(self, None)
+
+    def look_for_compiled(self, params: Sequence[Tensor]) -> None:
+        """Look once for modules with these parameters that `module.compile()` has compiled."""
+        if self._compiled is None and self.model is None and "torch._dynamo" in sys.modules:
+            own = set(map(id, params))
+            self._compiled = [
+                module
+                for module in gc.get_objects()
+                if issubclass(type(module), nn.Module)
+                and module.__dict__.get("_compiled_call_impl") is not None
+                and any(id(param) in own for param in module.parameters())
+            ]
 
     def _on_forward(self, module: nn.Module, args: object) -> None:
         # Another thread's modules are another run's.

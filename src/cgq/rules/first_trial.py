@@ -40,6 +40,22 @@ def first_trial(probe: float | None, ceiling: Number) -> Number:
     return least(FIRST_TRIAL, ceiling / 3.0) if probe is None else least(probe, ceiling)
 
 
+def promising_trial(trial: Number, slope: Number, loss: Number) -> Number:
+    """`trial`, or less where its slope promises more than the loss has: no loss below -φ(0).
+
+    γ ≤ 2φ(0) / |φ'(0)|, where φ(0) > 0. A sum over a batch has a slope so steep that 0.1 would be
+    orders of magnitude too long.
+
+    >>> promising_trial(0.1, slope=-1.0, loss=1.0), promising_trial(0.1, slope=-1e4, loss=50.0)
+    (0.1, 0.01)
+    >>> promising_trial(0.1, slope=-1e4, loss=-50.0)
+    0.1
+    """
+    # As a product: a quotient of infinities, or by zero, is none.
+    binds = (loss > 0.0) & (-slope * trial > 2.0 * loss)
+    return choose(binds, 2.0 * loss / choose(slope < 0.0, -slope, 1.0), trial)
+
+
 def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) -> Number:
     """`trial`, or as much more as it takes for the slope to stand out of the noise.
 

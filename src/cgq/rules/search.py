@@ -61,7 +61,8 @@ class Search:
     capped: bool
     rejected: bool = False
     unused: int = 0
-    """Measurements that an accelerator began ahead and the search did not ask for."""
+    """Measurements that the search did not ask for: an accelerator began them ahead, or φ(0) was
+    measured once more, to see whether the closure repeats itself."""
     memory: dict[str, float] = field(default_factory=dict)
     """Numbers for the next search. They are kept in the parameter groups."""
 
@@ -103,7 +104,7 @@ class SearchRule(Protocol):
     ...                   step_size=steps[-1] if accepted else 0.0, accepted=accepted, capped=False)
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> optimizer = ConjugateDescent([weight], search=halving)
-    >>> loss = optimizer.step(lambda: 10 * weight.square().sum())
+    >>> loss = optimizer.step(lambda: 10 * weight.square().sum() + 100)
     >>> optimizer.last_search.evaluations
     2
     """

@@ -63,10 +63,14 @@ def cgq(
     probe: float | None = None,
     search_prob: float = 1.0,
     smoothing: float = 0.0,
+    watched: bool = False,
 ) -> Optimizer:
-    """CGQ and sCGQ; the momentum rule and the fit by name, `lr` None for no ceiling."""
+    """CGQ and sCGQ; the momentum rule and the fit by name, `lr` None for no ceiling.
+
+    The paper's sCGQ is not watched: a high loss does not make it search.
+    """
     return CGQ(
-        trained(model),
+        [{"params": trained(model), "watched": watched}],
         lr=math.inf if lr is None else lr,
         max_relative_step=max_relative_step,
         momentum=_named(momentum, RULES, "momentum") if isinstance(momentum, str) else momentum,

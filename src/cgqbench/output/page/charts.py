@@ -24,6 +24,7 @@ METRICS = (
     ("average_test_loss", "Test loss of the average"),
     ("step_size", "Step size"),
     ("momentum", "Momentum"),
+    ("capped", "Share of searches at the ceiling"),
 )
 MOST_SEARCHES = 120
 """Of one file; more are thinned out evenly, to keep the page small."""
