@@ -165,7 +165,7 @@ class Twin:
         whole = self.max_relative_step is not None and self.probe is None
         gamma = first = ceiling if whole else self._first_trial(ceiling) * self.trial_scale
         loss = phi(0.0)
-        if loss > 0 and loss + gamma * slope < -loss:
+        if not whole and loss > 0 and loss + gamma * slope < -loss:
             gamma = 2 * loss / -slope
         xs, ys, alpha = [gamma], [phi(gamma)], 0.0
         for _ in range(self.max_fits):

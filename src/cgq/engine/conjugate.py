@@ -97,7 +97,9 @@ class Conjugate(Direction):
             slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
         ceiling = self._ceiling(geometry, beta, bound)
         noise = self._noise(phi_0, error)
-        trial = promising_trial(self._first_trial(ceiling), slope, phi_0)
+        trial = self._first_trial(ceiling)
+        if self._options.shrinks_trial:  # else it is the relative ceiling itself
+            trial = promising_trial(trial, slope, phi_0)
         trial = clear_trial(trial, slope, noise, ceiling)
         squared_length = math.nan
         if self._options.needs_length:
