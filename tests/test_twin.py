@@ -110,9 +110,11 @@ def check_side_by_side(options: dict[str, Any], groups: list[dict[str, Any]]) ->
     )
     params = [torch.nn.Parameter(part.clone()) for part in split(theta)]
     pairs = [params[:2], params[2:]]
-    optimizer = CGQ(
-        [{"params": pair, **own} for pair, own in zip(pairs, groups, strict=True)], **options
-    )
+    # The twin is the paper's, which no high loss makes search.
+    unwatched = [
+        {"params": pair, "watched": False, **own} for pair, own in zip(pairs, groups, strict=True)
+    ]
+    optimizer = CGQ(unwatched, **options)
 
     def elementwise(name: str) -> Tensor:
         values = [float(group[name]) for group in optimizer.param_groups for _ in group["params"]]
