@@ -482,6 +482,7 @@ def expected_warnings() -> Iterator[None]:
         for known in (
             "This closure runs backward",
             "A trial of the line search raised",
+            "The closure returned no loss and left no gradient",
             "The closure gave another loss",  # where a calamity meets it at the start
         ):
             warnings.filterwarnings("ignore", known, UserWarning)
