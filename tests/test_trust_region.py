@@ -52,6 +52,19 @@ def test_straightness_is_what_came_of_what_was_promised(share: float) -> None:
     assert straightness(higher) == -2.0
 
 
+@pytest.mark.parametrize(
+    ("slope", "steps"), [(-2.0, ()), (-2.0, (0.0,)), (0.0, (0.1,)), (1.0, (0.1,))]
+)
+def test_where_nothing_was_promised_no_line_was_measured(
+    slope: float, steps: tuple[float, ...]
+) -> None:
+    """As searches of a user's may return it."""
+    search = Search(1.0, slope, 0.0, steps, (1.0,) * len(steps), 0.1, accepted=True, capped=False)
+    assert math.isnan(straightness(search))
+    region = Region().after(search, math.nan, trust=Trust(), rho=RHO, fade=1.0, age=0.0)
+    assert region == Region()
+
+
 def test_straightness_of_a_parabola_is_a_half_at_its_minimum() -> None:
     def phi(step: float) -> float:
         return (step - 2.0) ** 2 + 1.0
@@ -90,16 +103,38 @@ def test_agreement_widens_it_at_first(
 
 
 def test_it_grows_by_a_fifth_and_shrinks_by_a_tenth_a_search() -> None:
-    region = after(Region(0.002, 0.2, 0.9, 50), 1, agreement=0.2)
+    region = after(Region(0.002, 0.2, 0.9, 50, 50), 1, agreement=0.2)
     assert region.radius == pytest.approx(0.0024)
-    region = after(Region(0.002, 0.0, 0.9, 50), 1)
+    region = after(Region(0.002, 0.0, 0.9, 50, 50), 1)
     assert region.radius == pytest.approx(0.0018)
-    region = after(Region(0.002, 0.2, 0.9, 50), 1, agreement=0.2, taken=False)
+    region = after(Region(0.002, 0.2, 0.9, 50, 50), 1, agreement=0.2, share=-0.1, taken=False)
     assert region.radius == pytest.approx(0.0014)
+
+
+def test_a_minimum_short_of_the_ceiling_is_no_failure() -> None:
+    """A search that goes to it, as a user's may, though the trial had descended."""
+    region = after(Region(0.002, 0.2, 0.9, 50, 50), 1, agreement=0.2, share=0.3, taken=False)
+    assert region.radius == pytest.approx(0.0024)
+
+
+def test_a_trial_that_failed_and_then_a_level_one_is_a_failure() -> None:
+    """Only a search that told nothing at all is lost in the noise."""
+    search = Search(
+        *(1.0, -2.0, 0.0, (0.1, 0.01), (9.0, 1.0), 0.01),
+        accepted=False,
+        capped=False,
+        rejected=True,
+    )
+    region = Region(0.002, 0.2, 0.9, 50, 50)
+    narrower = region.after(search, 0.2, trust=Trust(), rho=RHO, fade=1.0, age=0.0)
+    assert narrower.radius == pytest.approx(0.0014)
+    assert narrower.straightness < 0.7
 
 
 def test_no_number_of_failures_closes_it() -> None:
     assert after(Region(), 1000, share=-1.0, taken=False).radius == SAFE / 2
+    assert after(Region(1e-4), 1, share=-1.0, taken=False, rho=1e-6).radius == 0.7e-4
+    assert after(Region(1e-4), 99, share=-1.0, taken=False, rho=1e-6).radius == 1e-6
 
 
 def test_the_first_losses_are_of_large_outputs() -> None:
@@ -115,7 +150,7 @@ def test_a_larger_ceiling_is_not_multiplied(rho: float) -> None:
 
 
 def test_what_is_not_known_of_the_last_step_changes_no_opinion() -> None:
-    region = Region(0.002, 0.3, 0.9, 20)
+    region = Region(0.002, 0.3, 0.9, 20, 20)
     assert after(region, 5, agreement=math.nan).agreement == 0.3
 
 
@@ -127,11 +162,66 @@ def test_a_search_lost_in_the_noise_leaves_the_word_to_the_next_batch() -> None:
     region, trust = Region(), Trust(losses=100)
     for _ in range(60):
         region = region.after(lost, 0.1, trust=trust, rho=RHO, fade=1.0, age=0.0)
-    assert region.straightness == 1.0
+    assert (region.straightness, region.lines) == (0.8, 0)
     assert region.radius == pytest.approx(RHO / math.sqrt(0.1))
     for _ in range(60):
         region = region.after(lost, 0.0, trust=trust, rho=RHO, fade=1.0, age=0.0)
     assert region.radius == SAFE
+
+
+@pytest.mark.parametrize("rho", [1e-6, 1e-4, 0.005, 0.1])
+@pytest.mark.parametrize("steps", [0, 100, 1000, 100_000])
+def test_no_radius_is_wider_than_the_ceiling_of_now_allows(rho: float, steps: int) -> None:
+    fade, age = min(1.0, math.sqrt(1000 / (steps + 1))), steps / 1000
+    widest = Region(radius=9.0).ceiling(rho, fade, age)
+    usual = min(rho, RHO)
+    assert widest == pytest.approx(
+        max(rho * fade, 1.5 * usual * fade, 2 * usual / (age + 0.1) ** 0.5)
+    )
+    assert Region(radius=1e-9).ceiling(rho, fade, age) == 1e-9
+
+
+@pytest.mark.parametrize(("rho", "first"), [(1e-6, 6.4e-6), (1e-4, 6.4e-4), (0.005, 0.001)])
+def test_a_small_ceiling_holds_from_the_first_step(rho: float, first: float) -> None:
+    run = Bowl(sgd, max_relative_step=rho)
+    before = run.weight.detach().clone()
+    run.optimizer.step(run.loss)
+    assert float((run.weight.detach() - before).norm() / before.norm()) <= 1.0001 * first
+
+
+def test_a_run_from_before_there_was_a_region_goes_on_with_what_it_had_earned() -> None:
+    run = Bowl(sgd)
+    run.optimizer.step(run.loss)
+    state = run.optimizer.state_dict()
+    for group in state["param_groups"]:
+        for name in Region._fields:
+            del group[name]
+        group["earned"] = 0.006
+    other = Bowl(sgd)
+    other.optimizer.load_state_dict(state)
+    assert other.optimizer.param_groups[0]["radius"] == 0.003
+
+
+def test_a_checkpoint_costs_one_measurement_and_no_more() -> None:
+    saved, plain = Bowl(sgd), Bowl(sgd)
+    for step in range(30):
+        for run in (saved, plain):
+            run.optimizer.step(run.loss)
+        if step == 20:
+            copy.deepcopy(saved.optimizer)
+    counts = [Region.of(run.optimizer.param_groups[0]).agreements for run in (saved, plain)]
+    assert counts == [28, 29]
+
+
+def test_a_lone_high_loss_does_not_switch_the_search_off() -> None:
+    """No rise is tolerated that exceeds what the slope has promised."""
+    run = Bowl(sgd)
+    for step in range(60):
+        height = 1e6 if step == 40 else 0.0
+        run.optimizer.step(lambda: run.loss() + height)
+    options, group = run.optimizer.options, run.optimizer.param_groups[0]
+    assert Trust.of(group).batch_noise > 1e4
+    assert options.tolerance(group, promised=0.01) == 0.01
 
 
 class Bowl:
@@ -149,9 +239,9 @@ class Bowl:
     def step(self) -> float:
         """A step; the agreement of its batch with the step before."""
         before = self.optimizer.param_groups[0]["agreement"]
-        judged = self.optimizer.param_groups[0]["judged"]
+        count = self.optimizer.param_groups[0]["agreements"]
         self.optimizer.step(self.loss)
-        now, weight = self.optimizer.param_groups[0]["agreement"], max(0.1, 1 / (judged + 1))
+        now, weight = self.optimizer.param_groups[0]["agreement"], max(0.1, 1 / (count + 1))
         return float(before + (now - before) / weight)
 
 

@@ -150,11 +150,6 @@ class LineSearch(SearchOptimizer):
             return getattr(self.base, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _forget_last_step(self) -> None:
-        """A checkpoint does not hold it: so that a run that is resumed goes on like this one."""
-        if self._workspace is not None:
-            self._workspace.holds_last_step = False
-
     def __getstate__(self) -> dict[str, Any]:
         self._forget_last_step()
         everything = self.__dict__ | super().__getstate__()
@@ -196,6 +191,18 @@ class LineSearch(SearchOptimizer):
         self.__setstate__({})
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _forget_last_step(self) -> None:
+        """No checkpoint or copy holds it, so this run goes on as one will that begins there."""
+        if self._workspace is not None:
+            self._workspace.holds_last_step = False
+
+    def _complete_groups(self) -> None:
+        rho = self.options.max_relative_step or 0.0
+        for group in self.param_groups if self.options.is_guarded else ():
+            if "radius" not in group and "earned" in group:
+                group.update(Region.earned_before(group, rho)._asdict())
+        super()._complete_groups()
 
     def _meet_groups(self) -> None:
         """The base may have been given other groups, or rates, behind our back."""
@@ -246,19 +253,21 @@ class LineSearch(SearchOptimizer):
     def _rho(self, loss: Tensor | float | None, layout: Layout) -> float:
         """The ceiling of this step, relative to the weights."""
         group, rho = self.param_groups[0], self.options.max_relative_step or 0.0
-        full = rho * fading(group["steps"], self.full_steps)
+        fade, age = fading(group["steps"], self.full_steps), group["steps"] / self.full_steps
         if loss is None or not self.options.is_guarded:
-            return full
+            return rho * fade
         # Weights of few digits, as in bf16, do not see a step that is shorter than those.
-        return max(Region.of(group).radius, min(full, rounding(layout.dtypes)))
+        visible = min(rho * fade, rounding(layout.dtypes))
+        return max(Region.of(group).ceiling(rho, fade, age), visible)
 
     def _judge(self, outcome: Outcome) -> None:
         """Let the search and the next batch say how long a step may be."""
         group, rho = self.param_groups[0], self.options.max_relative_step
         if outcome.search is None or outcome.skipped or rho is None or not self.options.is_guarded:
             return
+        minimised = outcome.search.seen_with(-1.0 if group.get("maximize") else 1.0)
         region = Region.of(group).after(
-            outcome.search,
+            minimised,
             outcome.agreement,
             trust=Trust.of(group),
             rho=rho,

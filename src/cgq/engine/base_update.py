@@ -111,14 +111,18 @@ class BaseUpdate(Direction):
         if unclipped is not None:
             layout, fs, like = self.layout, unclipped, displacement.scratch.views
             self._f = self._named("f", dots, lambda: layout.parts(fs, like), self.sign)
-        looks_back = searched and options.is_guarded and displacement.holds_last_step
-        last = self._last_step(g, dots) if looks_back else []
+        last = self._last_step(g, dots) if searched and options.is_guarded else []
         self._loss, self._size, *last = self._agreed(self._phi_0(loss), g.length(), *last)
         self._nil = 0.0 * self._loss * self._size
         self._agreement = agreement(last[0], last[1], self._size) if last else math.nan
 
     def _last_step(self, g: Vector, dots: Dots) -> list[Number]:
-        """g·s and |s| of the last step s, which stands where this one will be noted."""
+        """g·s and |s| of the last step s, which stands where this one will be noted.
+
+        NaN where it is not known: all ranks have to send as many numbers.
+        """
+        if not self._displacement.holds_last_step:
+            return [math.nan, math.nan]
         self._displacement.end()
         s = self._named("s", dots, lambda: self._displacement.direction.parts)
         share_all_products(g, s)
@@ -201,8 +205,9 @@ def agreement(g_s: Number, s: Number, g: Number) -> Number:
     >>> agreement(-3.0, 2.0, 3.0)
     0.5
     """
-    if isinstance(s, float):
-        return -g_s / (g * s) if g * s > 0.0 else math.nan
+    # Not known, or no step; in this order a device is not waited for.
+    if isinstance(s, float) and (not s > 0.0 or not g > 0.0):
+        return math.nan
     return -g_s / (g * s)
 
 

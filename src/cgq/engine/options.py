@@ -98,9 +98,13 @@ class SearchOptions:
         """Whether the first trial is one that shrinks, and not the relative ceiling."""
         return False
 
-    def tolerance(self, before: Mapping[str, Any]) -> float:
-        """Which rise of the loss is none, by the numbers that the last step left."""
-        return Trust.of(before).batch_noise / 2.0 if self.is_guarded else 0.0
+    def tolerance(self, before: Mapping[str, Any], promised: float) -> float:
+        """Which rise of the loss is none, by the numbers that the last step left.
+
+        Half the noise of batches, but no more than what the trial's slope has `promised`: the noise
+        counts a lone high loss for long.
+        """
+        return min(Trust.of(before).batch_noise / 2.0, promised) if self.is_guarded else 0.0
 
     @cached_property
     def is_watched(self) -> bool:

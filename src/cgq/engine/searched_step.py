@@ -104,7 +104,7 @@ class SearchedStep:
             trial=plan.trial,
             ceiling=plan.ceiling,
             noise=plan.noise,
-            tolerance=self._options.tolerance(self._before),
+            tolerance=self._options.tolerance(self._before, -plan.slope * plan.trial),
             squared_length=plan.squared_length,
             dtype=getattr(loss, "dtype", torch.float64),
             memory={name: self._before[name] for name in self._options.memory},

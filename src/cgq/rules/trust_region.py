@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cgq.rules.search import Search
 from cgq.rules.trust import SAFE, Trust
 
 NEWS = 0.1  # both judges are means over about the last ten searches
+UNMEASURED = 0.8  # a line that was not measured yet is straight enough for one permit, not for both
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
 USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
 STRAIGHT = 0.7  # of what the slope promises, at least so much comes: then ...
@@ -39,16 +41,32 @@ class Region(NamedTuple):
     """
 
     radius: float = SAFE
-    """The longest step, relative to the weights."""
+    """The longest step, relative to the weights, unless ρ allows less by now."""
     agreement: float = 0.0
-    straightness: float = 1.0
-    judged: int = 0
-    """Searches so far."""
+    straightness: float = UNMEASURED
+    agreements: int = 0
+    """How many were measured, as of lines."""
+    lines: int = 0
 
     @classmethod
-    def of(cls, group: dict[str, Any]) -> Region:
+    def of(cls, group: Mapping[str, Any]) -> Region:
         """What a parameter group says."""
         return cls(*(group[name] for name in cls._fields))
+
+    @classmethod
+    def earned_before(cls, group: Mapping[str, Any], rho: float) -> Region:
+        """That of a run whose state is from before there was one."""
+        return cls(radius=max(SAFE, min(rho, group.get("earned", SAFE) / 2.0)))
+
+    def ceiling(self, rho: float, fade: float, age: float) -> float:
+        """The radius, within the widest that ρ allows now.
+
+        >>> Region(radius=0.02).ceiling(0.001, fade=1.0, age=0.9)
+        0.002
+        """
+        usual = min(rho, USUAL)
+        stretched = max(rho * fade, STRETCH * usual * fade)
+        return min(self.radius, max(stretched, PERMITS[-1][-1] * usual / math.sqrt(age + 0.1)))
 
     def after(
         self,
@@ -64,16 +82,16 @@ class Region(NamedTuple):
 
         ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
         """
-        weight = max(NEWS, 1.0 / (self.judged + 1))
-        judged = self._replace(judged=self.judged + 1)
+        judged, straight = self, straightness(search)
         if math.isfinite(agreement):
-            change = agreement - self.agreement
-            judged = judged._replace(agreement=self.agreement + weight * change)
-        if not search.rejected:  # what is lost in the noise of the loss bends no line
-            change = straightness(search) - self.straightness
-            judged = judged._replace(straightness=self.straightness + weight * change)
-            if not search.capped:
-                return judged._replace(radius=max(SHORTER * self.radius, SAFE / 2.0))
+            mean = _mean(self.agreement, agreement, self.agreements)
+            judged = judged._replace(agreement=mean, agreements=self.agreements + 1)
+        if math.isfinite(straight):
+            mean = _mean(self.straightness, straight, self.lines)
+            judged = judged._replace(straightness=mean, lines=self.lines + 1)
+        if straight < 0.0 and search.step_size < search.trial_steps[0]:
+            least = min(SAFE / 2.0, rho * fade)
+            return judged._replace(radius=max(SHORTER * self.radius, least))
         limit = judged.limit(trust, rho, fade, age)
         if limit < self.radius:
             return judged._replace(radius=max(limit, NARROWER * self.radius))
@@ -93,11 +111,20 @@ class Region(NamedTuple):
 
 
 def straightness(search: Search) -> float:
-    """What the first trial brought of what the slope promised, within ±2.
+    """What the first trial brought of what the slope promised, within ±2; NaN: none was measured.
+
+    So it is of a search that is lost in the noise of the loss: that bends no line.
 
     >>> straightness(Search(1.0, -1.0, 2.0, (0.5,), (0.75,), 0.5, accepted=True, capped=True))
     0.5
     """
-    step, loss = search.trial_steps[0], search.trial_losses[0]
-    share = (search.loss - loss) / (-step * search.slope)
+    promised = -search.trial_steps[0] * search.slope if search.trial_steps else 0.0
+    if not promised > 0.0 or (search.rejected and not search.step_size):
+        return math.nan
+    share = (search.loss - search.trial_losses[0]) / promised
     return min(2.0, max(-2.0, share)) if math.isfinite(share) else -2.0
+
+
+def _mean(old: float, new: float, count: int) -> float:
+    """The mean of `count` values and `new`, moving as soon as that is more than ten."""
+    return old + max(NEWS, 1.0 / (count + 1)) * (new - old)
