@@ -82,6 +82,7 @@ def test_two_ranks_train_as_one_and_go_on_from_its_checkpoints(tmp_path):
     check_what_is_refused(second["uneven"])
     check_collectives(first["collectives"])
     check_that_one_goes_on(first["saved"], tmp_path)
+    assert_same(first["saved on one"], second["saved on one"])
     loaded, _ = on_two_ranks("loading", tmp_path)
     check_that_two_go_on(first["saved"], loaded)
     assert (tmp_path / "checkpoint" / ".metadata").exists(), "the page's code was run as well"

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from cgq import CGQ, hestenes_stiefel
+from cgq import CGQ, LineSearch, hestenes_stiefel
 
 Batches = list[tuple[Tensor, Tensor]]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -313,6 +314,18 @@ def saving(folder: Path) -> Any:
     return seen
 
 
+def saved_on_one() -> tuple[list[Tensor], float]:
+    """LineSearch, whose state rank 0 alone asks for: the other must not wait for numbers."""
+    model = network("ddp")
+    optimizer = LineSearch(torch.optim.SGD(model.parameters(), lr=0.1))
+    for number, (x, y) in enumerate(batches(12)):
+        optimizer.step(partial(loss_on, model, x, y))
+        if not rank() and number % 3 == 1:
+            optimizer.state_dict()
+    weights = [param.detach().clone() for param in model.parameters()]
+    return weights, optimizer.param_groups[0]["radius"]
+
+
 def training(folder: Path) -> Any:
     """All that needs nothing from one process; in one go, for processes are slow to start."""
     return {
@@ -320,6 +333,7 @@ def training(folder: Path) -> Any:
         "uneven": uneven(),
         "saved": saving(folder),
         "collectives": collectives(),
+        "saved on one": saved_on_one(),
     }
 
 
