@@ -34,6 +34,7 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
+from cgq.evaluation.environment import Environment
 
 CHUNKS, PROGRAMS = 64, 80  # 5,120 programs; chunks are what pytest-xdist hands out
 
@@ -653,6 +654,12 @@ def _generators_left_alone() -> Iterator[None]:
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer looks once for compiled modules among all objects: here, thousands of times."""
+    monkeypatch.setattr(Environment, "look_for_compiled", lambda self, params: None)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
