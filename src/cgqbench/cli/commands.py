@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-import cgq
 from cgqbench.cli import options as opt
 from cgqbench.cli.run import Run, clear_errors, command_line, device_of
 from cgqbench.experiments import EXPERIMENTS
@@ -31,19 +30,8 @@ data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, download
 app.add_typer(data_app, name="data")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"cgq {cgq.__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="The version."),
-    ] = False,
-) -> None:
+def options(version: opt.Version = False) -> None:
     """What needs no command."""
 
 

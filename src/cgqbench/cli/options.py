@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+import cgq
+
 Methods = Annotated[
     list[str], typer.Option("-m", "--method", help="A method; may be given several times.")
 ]
@@ -49,4 +51,16 @@ Graphs = Annotated[
 Engine = Annotated[str, typer.Option(help="local (processes here) or ray (a Ray cluster).")]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Also log for TensorBoard, below the out folder.")
+]
+
+
+def print_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        typer.echo(f"cgq {cgq.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=print_version, help="The version.")
 ]
