@@ -192,6 +192,7 @@ def test_while_accumulating_a_step_is_not_taken():
     assert (len(calls) > 1, optimizer.param_groups[0]["steps"]) == (True, 1)
 
 
+@pytest.mark.filterwarnings("ignore:No step had a closure:UserWarning")
 def test_without_a_closure_the_average_step_is_taken():
     accelerator, model, optimizer, loader = prepared()
     for batch in seeded(loader):

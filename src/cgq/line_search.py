@@ -14,17 +14,15 @@ from cgq.engine.device_directions import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
+from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
 from cgq.evaluation.objective import Objective
-from cgq.evaluation.precision import rounding
 from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule
 from cgq.rules.capped import Capped
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
-from cgq.rules.trust import Trust, fading
-from cgq.rules.trust_region import Region
 from cgq.vectors.layout import Layout, with_gradients
 from cgq.vectors.sharding import reduction
 
@@ -197,11 +195,13 @@ class LineSearch(SearchOptimizer):
         if self._workspace is not None:
             self._workspace.holds_last_step = False
 
+    @property
+    def _ceiling(self) -> RelativeCeiling:
+        rho, guarded = self.options.max_relative_step or 0.0, self.options.is_guarded
+        return RelativeCeiling(rho, self.full_steps, guarded)
+
     def _complete_groups(self) -> None:
-        rho = self.options.max_relative_step or 0.0
-        for group in self.param_groups if self.options.is_guarded else ():
-            if "radius" not in group and "earned" in group:
-                group.update(Region.earned_before(group, rho)._asdict())
+        self._ceiling.complete(self.param_groups)
         super()._complete_groups()
 
     def _meet_groups(self) -> None:
@@ -230,7 +230,7 @@ class LineSearch(SearchOptimizer):
             displacement.layout.gradients(),
             self._gradients.unclipped(params),
             loss,
-            rho=factor * self._rho(loss, displacement.layout),
+            rho=factor * self._ceiling.now(groups[0], loss, displacement.layout),
             maximize=bool(groups[0].get("maximize")),
             searched=due,
             options=self.options,
@@ -250,37 +250,10 @@ class LineSearch(SearchOptimizer):
         is_first_and_idle = objective is None and not factor and first and update.is_idle
         return None if is_first_and_idle else outcome
 
-    def _rho(self, loss: Tensor | float | None, layout: Layout) -> float:
-        """The ceiling of this step, relative to the weights."""
-        group, rho = self.param_groups[0], self.options.max_relative_step or 0.0
-        fade, age = fading(group["steps"], self.full_steps), group["steps"] / self.full_steps
-        if loss is None or not self.options.is_guarded:
-            return rho * fade
-        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
-        visible = min(rho * fade, rounding(layout.dtypes))
-        return max(Region.of(group).ceiling(rho, fade, age), visible)
-
-    def _judge(self, outcome: Outcome) -> None:
-        """Let the search and the next batch say how long a step may be."""
-        group, rho = self.param_groups[0], self.options.max_relative_step
-        if outcome.search is None or outcome.skipped or rho is None or not self.options.is_guarded:
-            return
-        minimised = outcome.search.seen_with(-1.0 if group.get("maximize") else 1.0)
-        region = Region.of(group).after(
-            minimised,
-            outcome.agreement,
-            trust=Trust.of(group),
-            rho=rho,
-            fade=fading(group["steps"], self.full_steps),
-            age=group["steps"] / self.full_steps,
-        )
-        for group in self.param_groups:
-            group.update(region._asdict())
-
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         super()._record(outcome, objective)
         if outcome is not None:
-            self._judge(outcome)
+            self._ceiling.judge(outcome, self.param_groups)
         applied = None if outcome is None else outcome.numbers.get("step_size")
         if isinstance(applied, float) and self._workspace is not None:
             most = self._workspace.layout.range / max(1.0, *rates(self.param_groups))
@@ -290,8 +263,7 @@ class LineSearch(SearchOptimizer):
 
     @property
     def _numbers(self) -> dict[str, float | int]:
-        region = Region()._asdict() if self.options.is_guarded else {}
-        return super()._numbers | region
+        return super()._numbers | self._ceiling.numbers
 
     def _ratios(self) -> list[float]:
         return [self._lift.lift * rate for rate in rates(self.param_groups)]

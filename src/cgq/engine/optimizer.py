@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -15,31 +14,16 @@ from torch._compile import _disable_dynamo
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from cgq.engine.advice import Advice
 from cgq.engine.direction import Direction, Outcome
-from cgq.engine.messages import (
-    CLASSIC,
-    COPIED,
-    DROPPED,
-    FORGOTTEN,
-    FROZEN,
-    IN_LIGHTNING,
-    LOST,
-    NOT_REPEATED,
-    OTHER_DRAWS,
-    RAISED,
-    RUINED,
-    STUCK,
-    UNSEARCHED,
-    UNSEEN,
-    Messages,
-)
+from cgq.engine.messages import COPIED, DROPPED
 from cgq.engine.options import SearchOptions
 from cgq.engine.rollback import Rollback
-from cgq.engine.run_guard import Guard, has_seen_no_loss
+from cgq.engine.run_guard import Guard
 from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
 from cgq.engine.state import NUMBERS, complete, read, record
-from cgq.evaluation.closure import Closure, ClosureObjective, is_lightning_s, objective_of
+from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
@@ -50,8 +34,6 @@ from cgq.rules.watch import Watch
 from cgq.rules.when_to_search import coin
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.workspace import Workspace
-
-BARE = 10  # steps without a closure after which none is to be expected
 
 
 class SearchOptimizer(Optimizer):
@@ -82,8 +64,7 @@ class SearchOptimizer(Optimizer):
         self._environment = Environment(model)
         self._gradients = GradientLog()
         self._ranks = Ranks(process_group)
-        self._messages = Messages()
-        self._was_blind = False  # the last step: it had a loss, and was not searched
+        self._messages = Advice()
         self._forget_vectors()
 
     def _forget_vectors(self) -> None:
@@ -156,15 +137,8 @@ class SearchOptimizer(Optimizer):
         else:
             loss = self._step_on(closure, params)
         if loss is None:
-            self._tell_of_missing_losses(self.param_groups[0])
+            self._messages.on_missing_losses(self.param_groups[0], self.options)
         return loss
-
-    def _tell_of_missing_losses(self, group: dict[str, Any]) -> None:
-        if self.options.is_guarded:
-            if has_seen_no_loss(group):
-                self._messages.give(UNSEEN)
-        elif group["steps"] >= BARE and not group["average"] and self.options.search_prob:
-            self._messages.give(UNSEARCHED)
 
     def _step_on(self, closure: Closure, params: Sequence[Tensor]) -> Tensor | float | None:
         objective = objective_of(closure, params, self._environment)
@@ -186,13 +160,8 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     rollback.pop_all()
             self._record(outcome, objective)
-        if objective.runs_backward and outcome is not None and outcome.due:
-            self._messages.give(IN_LIGHTNING if is_lightning_s(closure) else CLASSIC)
-        if objective.draws_differ:
-            self._messages.give(OTHER_DRAWS)
-        if outcome is None and not self.param_groups[0]["steps"]:  # a batch may be left out later
-            trains = any(param.requires_grad for param in params)
-            self._messages.give(FORGOTTEN if trains else FROZEN)
+        is_first = not self.param_groups[0]["steps"]
+        self._messages.on_closure(closure, objective, outcome, params, is_first=is_first)
         return loss
 
     def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:
@@ -252,20 +221,17 @@ class SearchOptimizer(Optimizer):
         if outcome.skipped is False:
             self._tell_watch(outcome.loss)
             self._guard.lost_in_a_row = 0
-            self._was_blind = outcome.loss is not None and outcome.search is None
-        elif outcome.skipped is True and self._guard.has_lost_many(outcome):
-            blind = self._was_blind and not self.options.is_guarded
-            lost = blind and not math.isfinite(outcome.loss or 0.0)
-            self._messages.give(RUINED if lost else LOST)
-        if self.options.is_guarded and self._guard.sees_stuck(outcome, self.param_groups):
-            self._messages.give(STUCK)
-        if outcome.raised:
-            self._messages.give(RAISED, error=outcome.raised)
+        guarded, groups = self.options.is_guarded, self.param_groups
+        self._messages.on_outcome(
+            outcome,
+            objective,
+            self.options,
+            lost_many=outcome.skipped is True and self._guard.has_lost_many(outcome),
+            is_stuck=guarded and self._guard.sees_stuck(outcome, groups),
+        )
         if outcome.repeats is not None:
-            for group in self.param_groups:
+            for group in groups:
                 group["start_checks"] += outcome.skipped is False
-            if not (outcome.repeats or (objective is not None and objective.draws_differ)):
-                self._messages.give(NOT_REPEATED)
 
     def _tell_watch(self, loss: Number) -> None:
         if self.options.is_watched and isinstance(loss, float):
