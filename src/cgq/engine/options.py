@@ -141,6 +141,8 @@ class ConjugateOptions(SearchOptions):
 
 
 LINE_WIDE = frozenset(field.name for field in fields(ConjugateOptions))
+# Each of torch's optimizers has one of these, CGQ has none.
+OTHERS_SETTINGS = {"betas", "eps", "foreach", "max_iter"}
 
 
 def line_wide(param_group: Group) -> Group:
@@ -170,14 +172,13 @@ def refuse_strays(groups: list[Group]) -> None:
 
 
 def refuse_foreign(groups: list[Group]) -> None:
-    """Refuse the state of another optimizer: one whose groups lack the step that was found."""
+    """Refuse the state of another optimizer: its groups hold settings, and no step was found."""
     for group in groups:
-        if "step_size" not in group:
-            names = ", ".join(sorted(group.keys() - {"params", "lr", "weight_decay"}))
+        if "step_size" not in group and (names := OTHERS_SETTINGS & group.keys()):
             raise ValueError(
-                f"This is another optimizer's state (its groups hold {names}): CGQ has nothing to "
-                "take from it. Load the model's weights alone and let CGQ begin anew. A LineSearch "
-                "around that optimizer would go on from it."
+                f"This is another optimizer's state (its groups hold {', '.join(sorted(names))}): "
+                "CGQ has nothing to take from it. Load the model's weights alone and let CGQ begin "
+                "anew. A LineSearch around that optimizer would go on from it."
             )
 
 

@@ -129,7 +129,7 @@ class SearchedStep:
             {},
             plan.loss,
             search=search.seen_with(self._direction.sign),
-            capped=search.capped or endless,
+            capped=bool(search.capped or endless),
             raised=raised,
             repeats=repeats,
             agreement=plan.agreement,

@@ -61,8 +61,8 @@ class Search:
     capped: bool
     rejected: bool = False
     unused: int = 0
-    """Measurements that the search did not ask for: an accelerator began them ahead, or φ(0) was
-    measured once more, to see whether the closure repeats itself."""
+    """How many measurements the search did not ask for. An accelerator began them ahead, or φ(0)
+    was measured once more, to see whether the closure repeats itself."""
     memory: dict[str, float] = field(default_factory=dict)
     """Numbers for the next search. They are kept in the parameter groups."""
 
