@@ -35,7 +35,7 @@ class DeviceDirection(Direction):
         """Take the plan's trial, unless the batch is `lost`."""
 
     def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
-        """The host does not know the loss: only what is searched can alarm the watch."""
+        """The host does not know the loss yet: the watch hears of it two steps later."""
         return self.unsearched_step(loss)
 
     def unsearched_step(self, loss: Tensor | float | None) -> Outcome:

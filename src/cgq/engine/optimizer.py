@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from cgq.engine.advice import Advice
 from cgq.engine.direction import Direction, Outcome
+from cgq.engine.late_losses import LateLosses
 from cgq.engine.messages import COPIED, DROPPED
 from cgq.engine.options import SearchOptions
 from cgq.engine.rollback import Rollback
@@ -27,7 +28,6 @@ from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective
-from cgq.rules.scalars import Number
 from cgq.rules.search import Search
 from cgq.rules.trust import Trust
 from cgq.rules.watch import Watch
@@ -69,7 +69,7 @@ class SearchOptimizer(Optimizer):
 
     def _forget_vectors(self) -> None:
         """Groups or state are others now."""
-        self._workspace, self._guard = None, Guard()
+        self._workspace, self._guard, self._late_losses = None, Guard(), LateLosses()
 
     @property
     def model(self) -> nn.Module | None:
@@ -112,7 +112,7 @@ class SearchOptimizer(Optimizer):
         self._guard.read_losses(self.param_groups)
         state = super().state_dict()
         for group in state["param_groups"]:
-            group |= read(group, self.NUMBERS)
+            group |= read(group, self._numbers)
         return state
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
@@ -199,7 +199,7 @@ class SearchOptimizer(Optimizer):
         if objective is None or loss is None or not (due or options.is_watched):
             return direction.unsearched_step(loss)
         if not due:
-            outcome = direction.watched_step(loss, Watch.of(before))
+            outcome = direction.watched_step(loss, self._late_losses.watch(self.param_groups))
             if outcome is not None:
                 return outcome
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
@@ -219,8 +219,9 @@ class SearchOptimizer(Optimizer):
         self.last_search = outcome.search
         record(outcome, self.param_groups, self._ratios(), self._counts_skipped)
         if outcome.skipped is False:
-            self._tell_watch(outcome.loss)
             self._guard.lost_in_a_row = 0
+        if self.options.is_watched:
+            self._late_losses.tell(outcome, self.param_groups)
         guarded, groups = self.options.is_guarded, self.param_groups
         self._messages.on_outcome(
             outcome,
@@ -233,18 +234,12 @@ class SearchOptimizer(Optimizer):
             for group in groups:
                 group["start_checks"] += outcome.skipped is False
 
-    def _tell_watch(self, loss: Number) -> None:
-        if self.options.is_watched and isinstance(loss, float):
-            watch = Watch.of(self.param_groups[0]).after(loss)
-            for group in self.param_groups:
-                group.update(watch._asdict())
-
     def _is_due(self) -> bool:
         """Whether this batch is searched."""
         first = self.param_groups[0]
         if self.options.is_guarded and first["alert"]:
             return True
-        if self.options.is_watched and first["to_search"]:
+        if self.options.is_watched and self._late_losses.watch(self.param_groups).to_search:
             return True
         calls = first["steps"] + (first["skipped"] if self._counts_skipped else 0)
         return coin(self.options.seed, calls, self.options.search_prob)
@@ -258,7 +253,7 @@ class SearchOptimizer(Optimizer):
     def _numbers(self) -> dict[str, float | int]:
         """All that is kept in the groups."""
         trust = Trust()._asdict() if self.options.is_guarded else {}
-        watch = Watch()._asdict() if self.options.is_watched else {}
+        watch = Watch()._asdict() | LateLosses.numbers() if self.options.is_watched else {}
         return self.NUMBERS | trust | watch | self.options.memory
 
     def _complete_groups(self) -> None:

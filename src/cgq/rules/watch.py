@@ -17,7 +17,7 @@ class Watch(NamedTuple):
 
     >>> watch = Watch()
     >>> for loss in (2.0, 1.9, 2.1, 2.0, 1.9):
-    ...     watch = watch.after(loss)
+    ...     watch = watch.after(loss, searched=False)
     >>> watch.is_alarmed_by(2.1), watch.is_alarmed_by(3.0)
     (False, True)
     """
@@ -40,7 +40,7 @@ class Watch(NamedTuple):
         bound = max(FAR * self.loss_noise, LEAST * abs(self.loss_level))
         return self.watched_losses > 1 and not loss - self.loss_level <= bound
 
-    def after(self, loss: float) -> Watch:
+    def after(self, loss: float, *, searched: bool) -> Watch:
         """After a step that started from `loss`; one that is not finite tells nothing."""
         if not math.isfinite(loss):
             return self
@@ -52,5 +52,5 @@ class Watch(NamedTuple):
             n + 1,
             self.loss_level + off * max(LEVEL, 1.0 / n) if n else loss,
             self.loss_noise + (abs(off) - self.loss_noise) * max(NOISE, 1.0 / n) if n else 0.0,
-            AFTER if high else max(self.to_search - 1, 0),
+            AFTER if high else max(self.to_search - searched, 0),
         )

@@ -1,0 +1,88 @@
+"""Losses of unsearched steps on an accelerator: the host hears of them two steps later."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cgq.engine.direction import Outcome
+from cgq.rules.scalars import Number
+from cgq.rules.watch import Watch
+
+Groups = list[dict[str, Any]]
+
+# In the groups: the losses of two steps ago and of the last one, the oldest first. Not whatever has
+# arrived: two runs would then hear of a loss at different steps.
+ON_THE_WAY = "late_loss_2", "late_loss_1"
+NONE = math.inf  # tells a watch nothing; not NaN, which is no equal of itself in a checkpoint
+
+
+class LateLosses:
+    """Tells the run's `Watch` what its steps started from, without the host waiting for the last.
+
+    >>> lost, groups = torch.tensor(False), [Watch()._asdict() | LateLosses.numbers()]
+    >>> late = LateLosses()
+    >>> for loss in (2.0, 1.9, 1.8):
+    ...     late.tell(Outcome({}, torch.tensor(loss), lost), groups)
+    >>> groups[0]["watched_losses"], late.watch(groups).loss_level
+    (1, 2.0)
+    """
+
+    def __init__(self) -> None:
+        # The same losses in memory that a device writes to by itself, and when it has.
+        self._sent: deque[tuple[Tensor, Tensor, torch.cuda.Event]] = deque(maxlen=len(ON_THE_WAY))
+
+    @staticmethod
+    def numbers() -> dict[str, float]:
+        """What the groups keep, as it is at first."""
+        return dict.fromkeys(ON_THE_WAY, NONE)
+
+    def watch(self, groups: Groups, names: tuple[str, ...] = ON_THE_WAY[:1]) -> Watch:
+        """The watch as the losses on their way leave it: the one of two steps ago, or all."""
+        watch = Watch.of(groups[0])
+        for name in names:
+            watch = watch.after(self._read(groups, name), searched=False)
+        return watch
+
+    def tell(self, outcome: Outcome, groups: Groups) -> None:
+        """Take in a step; a skipped one tells nothing."""
+        if outcome.loss is None or outcome.skipped is True:
+            return
+        if isinstance(outcome.skipped, Tensor):
+            watch = self.watch(groups)
+            late = self._send(outcome.loss.masked_fill(outcome.skipped, NONE))
+            values = [*(groups[0][newer] for _, newer in pairwise(ON_THE_WAY)), late]
+            told = dict(zip(ON_THE_WAY, values, strict=True))
+        else:  # the host has looked, so all that was on its way has arrived
+            watch = self.watch(groups, ON_THE_WAY).after(outcome.loss, searched=outcome.due)
+            told = self.numbers()
+        for group in groups:
+            group.update(watch._asdict() | told)
+
+    def _send(self, loss: Tensor) -> Tensor:
+        """Let the device copy a loss to the host when it gets there."""
+        if loss.is_cuda:
+            arriving = torch.empty_like(loss, device="cpu", pin_memory=True)
+            arriving.copy_(loss, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(loss.device))
+            self._sent.append((loss, arriving, event))
+        return loss
+
+    def _read(self, groups: Groups, name: str) -> float:
+        """A loss on its way, for which the host waits if it must."""
+        number: Number = groups[0][name]
+        for loss, arriving, event in self._sent:
+            if loss is number:
+                event.synchronize()
+                number = arriving
+        if isinstance(number, Tensor):
+            number = number.item()
+            for group in groups:
+                group[name] = number
+        return float(number)
