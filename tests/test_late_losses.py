@@ -45,6 +45,10 @@ class Slide:
         return found
 
     @property
+    def direction(self) -> Tensor:
+        return self.optimizer.state[self.weight]["direction"].clone()
+
+    @property
     def group(self) -> dict[str, Any]:
         return self.optimizer.param_groups[0]
 
@@ -67,15 +71,19 @@ def test_what_is_heard_is_exactly_the_loss_of_two_steps_ago(
 
 
 def test_an_alarm_searches_the_next_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host searches the batch itself; a device the one two steps later."""
+    """The host searches the batch itself; a device stays, and the one two steps later is."""
     found = []
     for late in (0, LATE):
         if late:
             as_accelerator(monkeypatch)
         run = Slide()
         run.searched(20)
-        run.height = 100.0
+        run.height, before, direction = 100.0, run.weight.detach().clone(), run.direction
         after = run.searched()
+        assert torch.equal(run.weight, before) == bool(late)
+        assert torch.equal(run.direction, direction) == bool(late)
+        assert (run.group["step_size"] == 0.0) == bool(late)
+        assert int(run.group["skipped"]) == 0
         run.height = 0.0
         after += run.searched(12)
         found.append([step for step, searched in enumerate(after) if searched])
@@ -204,6 +212,21 @@ def test_a_host_goes_on_with_what_a_device_had_on_its_way(monkeypatch: pytest.Mo
         loaded(run, other)
     assert other.searched() == [True]
     assert other.group["watched_losses"] == 10 + LATE + 1
+
+
+def test_losses_that_rise_for_good_do_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the data change: the run is searched until the level has followed."""
+    as_accelerator(monkeypatch)
+    run = Slide(search_prob=0.1)
+    run.searched(50)
+    run.height = 100.0
+    found = run.searched(200)
+    assert found[:LATE] == [False] * LATE
+    assert all(found[LATE : LATE + 10])
+    assert sum(found[100:]) < 30
+    before = run.weight.detach().clone()
+    run.searched(5)
+    assert (run.weight < before).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
@@ -35,17 +36,24 @@ class DeviceDirection(Direction):
         """Take the plan's trial, unless the batch is `lost`."""
 
     def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
-        """The host does not know the loss yet: the watch hears of it two steps later."""
-        return self.unsearched_step(loss)
+        """Where the loss alarms the watch the device stays: the host will search two steps later.
 
-    def unsearched_step(self, loss: Tensor | float | None) -> Outcome:
+        To move twice by an average that has become too long can ruin a network.
+        """
+        return self.unsearched_step(loss, watch.limit)
+
+    def unsearched_step(self, loss: Tensor | float | None, limit: float = math.inf) -> Outcome:
         """Move by the average step; the device skips it where something is not finite."""
         plan = self.average_plan(loss)
         lost = plan.nil != 0.0
-        plan = plan._replace(trial=plan.trial.nan_to_num_(nan=0.0, posinf=0.0))
-        self.move_unless(lost, plan)
+        stays, trial = lost, plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
+        if limit < math.inf:
+            stays = lost | (plan.loss > limit)
+            trial = trial.masked_fill_(stays, 0.0)
+        plan = plan._replace(trial=trial)
+        self.move_unless(stays, plan)
         numbers = {
-            name: choose(lost, self._before[name], value)
+            name: choose(stays, self._before[name], value)
             for name, value in self.numbers(plan).items()
         }
         seen = None if loss is None else plan.loss

@@ -34,17 +34,20 @@ class Watch(NamedTuple):
 
     def is_alarmed_by(self, loss: float) -> bool:
         """Whether a batch is to be searched: its loss is too high, or one just before it was."""
-        return self.to_search > 0 or self._is_high(loss)
+        return self.to_search > 0 or not loss <= self.limit
 
-    def _is_high(self, loss: float) -> bool:
-        bound = max(FAR * self.loss_noise, LEAST * abs(self.loss_level))
-        return self.watched_losses > 1 and not loss - self.loss_level <= bound
+    @property
+    def limit(self) -> float:
+        """The loss from which on noise does not explain it; infinite before noise is known."""
+        if self.watched_losses < 2:
+            return math.inf
+        return self.loss_level + max(FAR * self.loss_noise, LEAST * abs(self.loss_level))
 
     def after(self, loss: float, *, searched: bool) -> Watch:
         """After a step that started from `loss`; one that is not finite tells nothing."""
         if not math.isfinite(loss):
             return self
-        n, high = self.watched_losses, self._is_high(loss)
+        n, high = self.watched_losses, loss > self.limit
         off = loss - self.loss_level if n else 0.0
         if high:  # or it would be the next one's excuse
             off = min(off, FAR * self.loss_noise)
