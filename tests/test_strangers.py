@@ -87,6 +87,31 @@ def test_a_closure_that_forgets_to_return_is_told_at_once(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("value", [Tensor.item, Tensor.detach])
+def test_a_number_computed_before_the_step_is_told(make: Any, value: Any) -> None:
+    """No tensor tells that it is the same one, but every trial has its loss to the last bit."""
+    model, inputs, targets = regression(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = make(model.parameters())
+    with pytest.warns(UserWarning, match=r"exactly the same at every trial.*step\(lambda") as told:
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step(lambda: value(loss))
+    assert sum("exactly the same" in str(warning.message) for warning in told) == 1
+
+
+def test_losses_that_only_rounding_keeps_apart_are_no_reason_to_speak() -> None:
+    """At a minimum in float32, where trial after trial changes nothing that it could show."""
+    weight = nn.Parameter(torch.linspace(0.5, 2.0, 16))
+    optimizer = CGQ([weight])
+    for _ in range(300):
+        optimizer.step(lambda: 1.0 + weight.square().sum())
+    search = optimizer.last_search
+    assert search is None or {*search.trial_losses} == {search.loss}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
 def test_frozen_parameters_are_told_at_once(make: Any) -> None:
     model, inputs, targets = regression()
     optimizer = make(model.requires_grad_(False).parameters())
@@ -113,7 +138,8 @@ def test_only_the_optimizer_swapped() -> None:
 
     for _ in range(9):
         step()
-    with pytest.warns(UserWarning, match=r"none was searched.*step\(lambda: ") as told:
+    told_so = r"closure that returned a loss.*none was searched.*step\(lambda: "
+    with pytest.warns(UserWarning, match=told_so) as told:
         for _ in range(20):
             step()
     assert len(told) == 1

@@ -11,6 +11,7 @@ from torch import Tensor
 from cgq.engine.direction import Outcome
 from cgq.engine.messages import (
     CLASSIC,
+    CONSTANT,
     FORGOTTEN,
     FROZEN,
     IN_LIGHTNING,
@@ -30,6 +31,7 @@ from cgq.evaluation.closure import Closure, is_lightning_s
 from cgq.evaluation.objective import Objective
 
 BARE = 10  # steps without a closure after which none is to be expected
+CONSTANTS = 10  # searches in a row whose trials all had the same loss
 
 
 class Advice(Messages):
@@ -37,6 +39,7 @@ class Advice(Messages):
 
     def __init__(self) -> None:
         super().__init__()
+        self._constant_in_a_row = 0
         self._was_blind = False  # whether the last step taken was on a batch, and not searched
 
     def on_missing_losses(self, group: dict[str, Any], options: SearchOptions) -> None:
@@ -83,6 +86,10 @@ class Advice(Messages):
             self.give(RUINED if ruined else LOST)
         if is_stuck:
             self.give(STUCK)
+        if outcome.search is not None:
+            self._constant_in_a_row = self._constant_in_a_row + 1 if outcome.is_constant else 0
+            if self._constant_in_a_row == CONSTANTS:
+                self.give(CONSTANT)
         if outcome.raised:
             self.give(RAISED, error=outcome.raised)
         draws_differ = objective is not None and objective.draws_differ

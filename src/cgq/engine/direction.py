@@ -62,6 +62,8 @@ class Outcome(NamedTuple):
     """How well this batch agrees with the step before, after a search; NaN: not known."""
     raised: str = ""
     """What a trial raised that was therefore rejected."""
+    is_constant: bool = False
+    """Whether each trial had the same loss to the last bit, though the slope promised a change."""
     repeats: bool | None = None
     """Whether the closure gave the same loss at the same point; None: it was not asked twice."""
 

@@ -24,6 +24,11 @@ FORGOTTEN = (
     "The closure returned no loss and left no gradient, so nothing is trained. Does it lack a "
     "`return loss`?"
 )
+CONSTANT = (
+    "In ten searches the loss was exactly the same at every trial, although its slope promised a "
+    "change. Was it computed before the step? Compute it in the closure, and call neither "
+    "zero_grad() nor backward(): optimizer.step(lambda: loss_function(model(inputs), targets))."
+)
 FROZEN = (
     "No parameter of this optimizer requires a gradient, so nothing is trained. Call "
     "requires_grad_() on those to train, or give the optimizer others."
@@ -65,12 +70,14 @@ STUCK = (
 UNSEEN = (
     "No step has seen a loss so far, so none was searched, all of max_relative_step was used from "
     "the first one on, and nobody would see this run die. Give step() a closure that returns the "
-    "loss: optimizer.step(lambda: loss_function(model(inputs), targets))."
+    "loss: optimizer.step(lambda: loss_function(model(inputs), targets)). In the Hugging Face "
+    "Trainer, use cgq.huggingface.CGQTrainer."
 )
 UNSEARCHED = (
-    "No step had a closure so far, so none was searched: all took a fixed step, "
-    "group['step_size']. Give step() a closure that returns the loss, without zero_grad() and "
-    "backward(): optimizer.step(lambda: loss_function(model(inputs), targets))."
+    "No step had a closure that returned a loss so far, so none was searched: all took a fixed "
+    "step, group['step_size']. Give step() one, without zero_grad() and backward(): "
+    "optimizer.step(lambda: loss_function(model(inputs), targets)). In the Hugging Face Trainer, "
+    "use cgq.huggingface.CGQTrainer."
 )
 COPIED = (
     "A copy or a pickle of this optimizer does not hold its process_group: the copy agrees with "

@@ -144,6 +144,7 @@ class SearchOptimizer(Optimizer):
         objective = objective_of(closure, params, self._environment)
         self._environment.look_for_compiled(params)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
+        is_first = not self.param_groups[0]["steps"]
         with ExitStack() as done:
             done.callback(self._environment.forget)
             done.callback(self._gradients.forget_unclipped)
@@ -160,7 +161,6 @@ class SearchOptimizer(Optimizer):
                 if outcome is None or outcome.skipped is not True:
                     rollback.pop_all()
             self._record(outcome, objective)
-        is_first = not self.param_groups[0]["steps"]
         self._messages.on_closure(closure, objective, outcome, params, is_first=is_first)
         return loss
 

@@ -19,6 +19,8 @@ from cgq.rules.search import Search, Start
 from cgq.rules.when_to_search import smoothed
 from cgq.vectors.line import Line
 
+PLAIN = 100.0  # times the noise of a loss: a change that it would show
+
 
 class SearchedStep:
     """A step that measures the batch loss along its direction.
@@ -131,6 +133,7 @@ class SearchedStep:
             search=search.seen_with(self._direction.sign),
             capped=bool(search.capped or endless),
             raised=raised,
+            is_constant=_is_constant(search, plan),
             repeats=repeats,
             agreement=plan.agreement,
         )
@@ -174,6 +177,13 @@ class SearchedStep:
             average = least(average, found / unit)
         alpha = least(average * unit, plan.ceiling)
         return average, 0.0 if isinstance(found, (int, float)) and not found else alpha
+
+
+def _is_constant(search: Search, plan: Plan) -> bool:
+    """Whether several trials gave φ(0) again, where rounding does not explain it."""
+    if len(search.trial_steps) < 2 or {*search.trial_losses} != {plan.loss}:
+        return False
+    return bool(-plan.slope * min(search.trial_steps) > PLAIN * plan.noise)
 
 
 def checked(search: object) -> Search:
