@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn.functional import binary_cross_entropy, mse_loss
 
+import cgq.rules.scalars
 from cgq import CGQ, LineSearch
 
 
@@ -265,6 +266,27 @@ def test_a_schedule_that_lowers_the_ceiling_is_no_reason_to_speak() -> None:
     assert optimizer.param_groups[0]["capped_share"] > 0.98
 
 
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_the_first_ceiling_of_an_older_state_is_the_one_it_has(scheduled: bool) -> None:
+    """Else a schedule that goes on after loading would be called a ceiling that is too low."""
+    weight = nn.Parameter(torch.zeros(3).double())
+    first = CGQ([weight], lr=0.01)
+    if scheduled:
+        torch.optim.lr_scheduler.LambdaLR(first, lambda epoch: 0.5)
+    first.step(lambda: flat(weight))
+    older = first.state_dict()
+    for group in older["param_groups"]:
+        for name in ("first_lr", "capped_share", "searched"):
+            del group[name]
+    optimizer = CGQ([weight])
+    optimizer.load_state_dict(older)
+    assert optimizer.param_groups[0]["first_lr"] == 0.01
+    optimizer.param_groups[0]["lr"] = 0.004
+    for _ in range(120):
+        optimizer.step(lambda: flat(weight))
+    assert optimizer.param_groups[0]["capped_share"] == 1.0
+
+
 def test_a_rate_written_into_the_groups_is_told() -> None:
     """As scripts do that have a schedule of their own, made for AdamW."""
     weight = nn.Parameter(torch.zeros(3).double())
@@ -360,7 +382,11 @@ def test_an_average_that_proved_too_long_falls_at_once() -> None:
     assert optimizer.param_groups[0]["average"] == search.step_size
 
 
-def test_a_run_that_a_blind_step_has_ruined_is_told_so() -> None:
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_run_that_a_blind_step_has_ruined_is_told_so(
+    on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgq.rules.scalars, "is_host", lambda device: on_host)
     weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     optimizer = CGQ([{"params": [weight], "watched": False}], search_prob=1e-9)
     optimizer.step(lambda: 0.1 * weight.square().sum())
@@ -370,6 +396,8 @@ def test_a_run_that_a_blind_step_has_ruined_is_told_so() -> None:
 
     optimizer.step(cliff)  # by the step found where it was flat
     assert not torch.isfinite(cliff())
+    if not on_host:  # which looks at nothing that is not searched
+        optimizer.param_groups[0]["average"] = 0.0
     for _ in range(19):
         optimizer.step(cliff)
     with pytest.warns(UserWarning, match="load the last checkpoint"):

@@ -90,6 +90,11 @@ class ConjugateDescent(SearchOptimizer):
         refuse_foreign(state.get("param_groups", []))
         super().__setstate__(state)
 
+    def _complete_groups(self) -> None:
+        for group in self.param_groups:  # of a state from before the first ceiling was kept
+            group.setdefault("first_lr", float(group.get("initial_lr", group["lr"])))
+        super()._complete_groups()
+
     def _take_step(
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:

@@ -40,7 +40,7 @@ class Advice(Messages):
     def __init__(self) -> None:
         super().__init__()
         self._constant_in_a_row = 0
-        self._was_blind = False  # whether the last step taken was on a batch, and not searched
+        self._was_blind = False  # whether the last step that was not lost saw a batch unsearched
 
     def on_missing_losses(self, group: dict[str, Any], options: SearchOptions) -> None:
         """After a step that saw no loss."""
@@ -78,7 +78,7 @@ class Advice(Messages):
         is_stuck: bool,
     ) -> None:
         """After a step, taken or skipped."""
-        if outcome.skipped is False:
+        if outcome.skipped is not True:  # though a device may have skipped it
             self._was_blind = outcome.loss is not None and outcome.search is None
         if lost_many:
             blind = self._was_blind and not options.is_guarded

@@ -63,7 +63,7 @@ class SearchedStep:
 
     def _unsearched(self, plan: Plan) -> Outcome:
         if not plan.is_finite:
-            return SKIPPED
+            return SKIPPED._replace(loss=plan.loss)
         step = self._direction.average_step(plan.ceiling)
         return self._direction.moved(plan._replace(trial=step))
 
