@@ -95,6 +95,23 @@ def test_unsearched_step_never_waits(options: dict[str, Any], search_prob: float
     assert run.optimizer.param_groups[0]["steps"] == 9
 
 
+def test_a_loss_that_rises_is_heard_of_without_waiting() -> None:
+    run = Run("cuda", lr=0.001, search_prob=1e-9, smoothing=0.5)
+    for _ in range(10):
+        run.optimizer.step(run.loss)
+        run.optimizer.param_groups[0]["to_search"] = 0
+    weights = [param.detach().clone() for param in run.model.parameters()]
+    with no_waiting():
+        for _ in range(2):
+            run.optimizer.step(lambda: run.loss() + 100.0)
+    assert run.optimizer.last_search is None
+    assert all(map(torch.equal, run.model.parameters(), weights))  # the device has seen it itself
+    run.optimizer.step(run.loss)
+    assert run.optimizer.last_search is not None
+    group = run.optimizer.param_groups[0]
+    assert (group["watched_losses"], group["to_search"]) == (13, 2)
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=option_id)
 def test_nan_batch_is_left_out_without_waiting(options: dict[str, Any]) -> None:
     run = Run("cuda", **{**options, "search_prob": 0.0})

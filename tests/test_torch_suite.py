@@ -1006,7 +1006,7 @@ class TestAccelerated(TestCase):
             values[3] = torch.stack([values[3], values[3]], dim=-1)[..., 0]
             values[4] = values[4].contiguous(memory_format=torch.channels_last)
             params = [Parameter(x) for x in (*values, torch.complex(values[2], 1.0 - values[2]))]
-            groups = [  # unwatched: a device does not read the losses that a host watches
+            groups = [  # unwatched: a device hears of a loss later than a host
                 {"params": params[::2], "watched": False},
                 {"params": params[1::2], "lr": 0.1, "weight_decay": 0.02},
             ]
