@@ -45,10 +45,6 @@ class Slide:
         return found
 
     @property
-    def direction(self) -> Tensor:
-        return self.optimizer.state[self.weight]["direction"].clone()
-
-    @property
     def group(self) -> dict[str, Any]:
         return self.optimizer.param_groups[0]
 
@@ -78,10 +74,9 @@ def test_an_alarm_searches_the_next_batches(monkeypatch: pytest.MonkeyPatch) -> 
             as_accelerator(monkeypatch)
         run = Slide()
         run.searched(20)
-        run.height, before, direction = 100.0, run.weight.detach().clone(), run.direction
+        run.height, before = 100.0, run.weight.detach().clone()
         after = run.searched()
         assert torch.equal(run.weight, before) == bool(late)
-        assert torch.equal(run.direction, direction) == bool(late)
         assert (run.group["step_size"] == 0.0) == bool(late)
         assert int(run.group["skipped"]) == 0
         run.height = 0.0
@@ -236,5 +231,5 @@ def test_runs_that_the_average_step_would_ruin_are_well(
     as_accelerator(monkeypatch)
     model, closure = layer_norm_task(seed)
     optimizer = recommended(model)
-    losses = [float(optimizer.step(closure)) for _ in range(150)]
-    assert losses[-1] < 0.1 * losses[0]
+    losses = [float(optimizer.step(closure)) for _ in range(300)]
+    assert sum(losses[-20:]) / 20 < 0.05 * losses[0]

@@ -45,15 +45,13 @@ class DeviceDirection(Direction):
     def unsearched_step(self, loss: Tensor | float | None, limit: float = math.inf) -> Outcome:
         """Move by the average step; the device skips it where something is not finite."""
         plan = self.average_plan(loss)
-        lost = plan.nil != 0.0
-        stays, trial = lost, plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
+        lost, trial = plan.nil != 0.0, plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
         if limit < math.inf:
-            stays = lost | (plan.loss > limit)
-            trial = trial.masked_fill_(stays, 0.0)
+            trial = trial.masked_fill_(plan.loss > limit, 0.0)
         plan = plan._replace(trial=trial)
-        self.move_unless(stays, plan)
+        self.move_unless(lost, plan)
         numbers = {
-            name: choose(stays, self._before[name], value)
+            name: choose(lost, self._before[name], value)
             for name, value in self.numbers(plan).items()
         }
         seen = None if loss is None else plan.loss
