@@ -90,11 +90,6 @@ class ConjugateDescent(SearchOptimizer):
         refuse_foreign(state.get("param_groups", []))
         super().__setstate__(state)
 
-    def _complete_groups(self) -> None:
-        for group in self.param_groups:  # of a state from before the first ceiling was kept
-            group.setdefault("first_lr", float(group.get("initial_lr", group["lr"])))
-        super()._complete_groups()
-
     def _take_step(
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:
@@ -142,7 +137,9 @@ class ConjugateDescent(SearchOptimizer):
 
     def _tell_of_ceiling(self, group: dict[str, Any]) -> None:
         """Say so where the ceiling alone is the rate, or has become one."""
-        ceiling, first, capped = float(group["lr"]), group["first_lr"], Capped.of(group)
+        ceiling, capped = float(group["lr"]), Capped.of(group)
+        # Older states do not hold the first one; a scheduler does.
+        first = group["first_lr"] or float(group.get("initial_lr", ceiling))
         if capped.is_too_low(ceiling, first) and "initial_lr" not in group:
             self._messages.give(LOWERED, ceiling=ceiling, first=first)
         absolute = self.options.max_relative_step is None
