@@ -87,6 +87,29 @@ def test_an_alarm_searches_the_next_batches(monkeypatch: pytest.MonkeyPatch) -> 
     assert on_device == list(range(LATE, LATE + AFTER))
 
 
+def test_a_closure_may_return_a_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one over micro-batches does."""
+    as_accelerator(monkeypatch)
+    runs = Slide(), Slide()
+
+    def closure(backward: bool) -> float:
+        loss = runs[1].loss()
+        if backward:
+            runs[1].weight.grad = None
+            loss.backward()
+        return loss.item()
+
+    for step in range(30):
+        for run in runs:
+            run.height = 100.0 if step == 10 else 0.0
+        runs[0].optimizer.step(runs[0].loss)
+        runs[1].optimizer.step(closure)
+        searches = [run.optimizer.last_search for run in runs]
+        assert searches[0] == searches[1]
+    assert torch.equal(runs[0].weight, runs[1].weight)
+    assert Watch.of(runs[0].group) == Watch.of(runs[1].group)
+
+
 def test_a_search_hears_first_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     as_accelerator(monkeypatch)
     run = Slide(search_prob=0.3)

@@ -15,7 +15,7 @@ from cgq.engine.base_update import BaseUpdate
 from cgq.engine.conjugate import Conjugate, along
 from cgq.engine.direction import Direction, Outcome, Plan
 from cgq.engine.state import Residual
-from cgq.rules.scalars import Number, choose
+from cgq.rules.scalars import Number, as_tensor, choose
 from cgq.rules.watch import Watch
 from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
@@ -47,7 +47,7 @@ class DeviceDirection(Direction):
         plan = self.average_plan(loss)
         lost, trial = plan.nil != 0.0, plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
         if limit < math.inf:
-            trial = trial.masked_fill_(plan.loss > limit, 0.0)
+            trial = trial.masked_fill_(as_tensor(plan.loss, trial.device) > limit, 0.0)
         plan = plan._replace(trial=trial)
         self.move_unless(lost, plan)
         numbers = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cgq.engine.direction import Outcome
-from cgq.rules.scalars import Number
+from cgq.rules.scalars import Number, as_tensor
 from cgq.rules.watch import Watch
 
 Groups = list[dict[str, Any]]
@@ -29,7 +29,7 @@ class LateLosses:
     >>> late = LateLosses()
     >>> for loss in (2.0, 1.9, 1.8):
     ...     late.tell(Outcome({}, torch.tensor(loss), lost), groups)
-    >>> groups[0]["watched_losses"], late.watch(groups).loss_level
+    >>> groups[0]["watched_losses"], groups[0]["loss_level"]  # of the first one alone
     (1, 2.0)
     """
 
@@ -55,7 +55,8 @@ class LateLosses:
             return
         if isinstance(outcome.skipped, Tensor):
             watch = self.watch(groups)
-            late = self._send(outcome.loss.masked_fill(outcome.skipped, NONE))
+            loss = as_tensor(outcome.loss, outcome.skipped.device)  # a closure may return a float
+            late = self._send(loss.masked_fill(outcome.skipped, NONE))
             values = [*(groups[0][newer] for _, newer in pairwise(ON_THE_WAY)), late]
             told = dict(zip(ON_THE_WAY, values, strict=True))
         else:  # the host has looked, so all that was on its way has arrived
