@@ -155,7 +155,9 @@ class BaseUpdate(Direction):
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
         share_all_products(self._f, self._d, self._theta)
-        f_d, d, theta = self._agreed(self._f @ self._d, self._d.length(), self._theta.length())
+        f_d, f, d, theta = self._agreed(
+            self._f @ self._d, self._f.length(), self._d.length(), self._theta.length()
+        )
         ceiling = self._ceiling(d, theta)
         noise = self._noise(self._loss, error)
         trial = clear_trial(ceiling, f_d, noise, ceiling)
@@ -168,6 +170,7 @@ class BaseUpdate(Direction):
             trial,
             noise=noise,
             agreement=self._agreement,
+            own_agreement=agreement(f_d, d, f),
             squared_length=squared,
         )
 
@@ -200,7 +203,7 @@ class BaseUpdate(Direction):
 
 
 def agreement(g_s: Number, s: Number, g: Number) -> Number:
-    """-g·s/(|g||s|): the cosine between a step and the descent that the next batch asks for.
+    """-g·s/(|g||s|): the cosine between a step and the descent that a batch asks for.
 
     >>> agreement(-3.0, 2.0, 3.0)
     0.5

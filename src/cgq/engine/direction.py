@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     bound: Number = 0.0  # at least |p|
     noise: Number = 0.0  # how far the loss may be off
     agreement: Number = math.nan  # of this batch with the step before
+    own_agreement: Number = math.nan  # of this batch with the step it chose
     squared_length: Number = math.nan  # |d|², if the search needs it
 
     @property
@@ -60,6 +61,8 @@ class Outcome(NamedTuple):
     """Whether a search was due, though there may have been nothing to search."""
     agreement: float = math.nan
     """How well this batch agrees with the step before, after a search; NaN: not known."""
+    own_agreement: float = math.nan
+    """How well it agrees with its own."""
     raised: str = ""
     """What a trial raised that was therefore rejected."""
     is_constant: bool = False

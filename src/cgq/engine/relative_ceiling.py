@@ -52,6 +52,8 @@ class RelativeCeiling(NamedTuple):
         region = Region.of(first).after(
             outcome.search.seen_with(-1.0 if first.get("maximize") else 1.0),
             outcome.agreement,
+            outcome.own_agreement,
+            steps=first["steps"],
             trust=Trust.of(first),
             rho=self.rho,
             fade=fade,

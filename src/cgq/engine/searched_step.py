@@ -136,6 +136,7 @@ class SearchedStep:
             is_constant=_is_constant(search, plan),
             repeats=repeats,
             agreement=plan.agreement,
+            own_agreement=plan.own_agreement,
         )
         if search.evaluations and not alpha:
             return outcome._replace(skipped=True)

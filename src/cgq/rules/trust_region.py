@@ -9,44 +9,52 @@ from typing import Any, NamedTuple
 from cgq.rules.search import Search
 from cgq.rules.trust import SAFE, Trust
 
-NEWS = 0.1  # both judges are means over about the last ten searches
-UNMEASURED = 0.8  # a line that was not measured yet is straight enough for one permit, not for both
+NEWS = 0.2  # agreement is a mean over about the last five searches ...
+LINE_NEWS = 0.1  # ... and straightness over the last ten
+SURE = 2.0  # standard errors
+UNMEASURED = 0.8  # a line that was not measured yet is straight enough to go on, not to go far
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
 USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
-STRAIGHT = 0.7  # of what the slope promises, at least so much comes: then ...
-STRETCH = 1.5  # ... the ceiling may be so much higher
-# While the next batch agrees with a step, and the line is straight, the region may be so many
-# times (t/T + 0.1)^(-1/2) ceilings wide. Of two that hold the wider counts.
-PERMITS = ((0.05, 0.7, 1.0), (0.15, 0.95, 2.0))
-WIDER, NARROWER, SHORTER = 1.2, 0.9, 0.7  # a search: towards the limit from below, above; rejected
+BENT, STRAIGHT, VERY_STRAIGHT = 0.5, 0.7, 0.95  # shares of what the slope promises that came
+STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher
+FAR = 2.0  # where it is very straight, the region may grow so much further
+GROWTH = 0.25  # a search, where the next batch agrees as well as the one that chose the step
+WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
 
 
 class Region(NamedTuple):
     """A relative ceiling that two judges may widen.
 
     *Agreement* is the cosine between the last step and the descent that the next batch asks for,
-    -g·s/(|g||s|): above zero a longer step would have been better for a batch that did not choose
-    it. *Straightness* is what a trial brought of what the slope promised, (φ(0) - φ(γ))/(γ|φ'(0)|):
-    1 on a straight line, ½ at a parabola's minimum, 0 where nothing is gained. Where both are high
-    a step is too short; where the first is low, as on the plateau a plain VGG starts from, a step
-    is led by its own batch alone, and its length has to be earned by a falling loss.
+    -g·s/(|g||s|). A batch always agrees with the step it chose itself; the next one did not choose
+    it. What share of the one is in the other says how much of a step holds for other batches too,
+    and so fast the region grows; where that share is lost in noise, as on the plateau a plain VGG
+    starts from, a step's length has to be earned by a falling loss.
+
+    *Straightness* is what a trial brought of what the slope promised, (φ(0) - φ(γ))/(γ|φ'(0)|):
+    1 on a straight line, ½ at a parabola's minimum, 0 where nothing is gained.
 
     >>> region, trust = Region(), Trust(losses=50, earned=0.005)
     >>> straight = Search(1.0, -1.0, 0.0, (0.1,), (0.9,), 0.1, accepted=True, capped=True)
-    >>> for _ in range(20):
+    >>> for step in range(20):
     ...     region = region.after(
-    ...         straight, agreement=0.1, trust=trust, rho=0.005, fade=1.0, age=0.05)
+    ...         straight, 0.1, 0.2, steps=step, trust=trust, rho=0.005, fade=1.0, age=0.05)
     >>> round(region.radius, 4)
-    0.0129
+    0.0146
     """
 
     radius: float = SAFE
     """The longest step, relative to the weights, unless ρ allows less by now."""
     agreement: float = 0.0
+    own_agreement: float = 0.0
+    """The same of a step with the batch that chose it."""
+    agreement_variance: float = 0.0
     straightness: float = UNMEASURED
     agreements: int = 0
     """How many were measured, as of lines."""
     lines: int = 0
+    judged_at: int = 0
+    """The number of steps at the last search."""
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Region:
@@ -58,21 +66,39 @@ class Region(NamedTuple):
         """That of a run whose state is from before there was one."""
         return cls(radius=max(SAFE, min(rho, group.get("earned", SAFE) / 2.0)))
 
+    @property
+    def confirmed(self) -> float:
+        """What share of a step's agreement with its own batch the next one confirms.
+
+        >>> Region(agreement=0.05, own_agreement=0.2).confirmed
+        0.25
+        """
+        return min(1.0, self.agreement / self.own_agreement) if self.own_agreement > 0.0 else 0.0
+
+    @property
+    def certainty(self) -> float:
+        """How many standard errors the mean agreement is above zero."""
+        count = min(self.agreements, 2.0 / NEWS - 1.0)
+        if not self.agreement_variance:
+            return math.copysign(math.inf, self.agreement) if self.agreement else 0.0
+        return self.agreement * math.sqrt(count / self.agreement_variance)
+
     def ceiling(self, rho: float, fade: float, age: float) -> float:
         """The radius, within the widest that ρ allows now.
 
         >>> Region(radius=0.02).ceiling(0.001, fade=1.0, age=0.9)
         0.002
         """
-        usual = min(rho, USUAL)
-        stretched = max(rho * fade, STRETCH * usual * fade)
-        return min(self.radius, max(stretched, PERMITS[-1][-1] * usual / math.sqrt(age + 0.1)))
+        stretched = max(rho * fade, STRETCH * min(rho, USUAL) * fade)
+        return min(self.radius, max(stretched, FAR * _early(rho, age)))
 
     def after(
         self,
         search: Search,
         agreement: float,
+        own_agreement: float,
         *,
+        steps: int,
         trust: Trust,
         rho: float,
         fade: float,
@@ -82,32 +108,56 @@ class Region(NamedTuple):
 
         ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
         """
-        judged, straight = self, straightness(search)
-        if math.isfinite(agreement):
-            mean = _mean(self.agreement, agreement, self.agreements)
-            judged = judged._replace(agreement=mean, agreements=self.agreements + 1)
-        if math.isfinite(straight):
-            mean = _mean(self.straightness, straight, self.lines)
-            judged = judged._replace(straightness=mean, lines=self.lines + 1)
+        straight = straightness(search)
+        judged = self._judged(straight, agreement, own_agreement)._replace(judged_at=steps)
         if straight < 0.0 and search.step_size < search.trial_steps[0]:
             least = min(SAFE / 2.0, rho * fade)
             return judged._replace(radius=max(SHORTER * self.radius, least))
-        limit = judged.limit(trust, rho, fade, age)
-        if limit < self.radius:
-            return judged._replace(radius=max(limit, NARROWER * self.radius))
-        return judged._replace(radius=min(limit, WIDER * self.radius))
+        earned, radius = judged.earned(trust, rho, fade), self.radius
+        if radius < earned:
+            new = min(earned, WIDER * radius)
+        else:  # fade from where growth has led
+            new = max(earned, radius * math.sqrt((self.judged_at + 1) / (steps + 1)))
+        if judged._may_grow(trust):
+            most = (FAR if judged.straightness > VERY_STRAIGHT else 1.0) * _early(rho, age)
+            new = max(new, min(most, radius * (1.0 + GROWTH * judged.confirmed)))
+        elif judged.certainty < -SURE or judged.straightness < BENT:
+            new = min(new, max(earned, NARROWER * radius))
+        return judged._replace(radius=min(new, max(earned, FAR * _early(rho, age))))
 
-    def limit(self, trust: Trust, rho: float, fade: float, age: float) -> float:
-        """How wide the region may become, by what is known now."""
-        full, usual = rho * fade, min(rho, USUAL)
-        limit = min(full, max(SAFE, trust.earned / 2.0))
-        if limit == full and self.straightness > STRAIGHT:
-            limit = max(full, STRETCH * usual * fade)
-        if trust.losses > LARGE_OUTPUTS:
-            for agreement, straight, factor in PERMITS:
-                if self.agreement > agreement and self.straightness > straight:
-                    limit = max(limit, factor * usual / math.sqrt(age + 0.1))
-        return limit
+    def _judged(self, straight: float, agreement: float, own: float) -> Region:
+        """With what was measured now."""
+        judged = self
+        if math.isfinite(agreement) and math.isfinite(own):
+            n, off = self.agreements, agreement - self.agreement
+            judged = judged._replace(
+                agreement=_mean(self.agreement, agreement, n, NEWS),
+                own_agreement=_mean(self.own_agreement, own, n, NEWS),
+                agreement_variance=_mean(self.agreement_variance, off * off, n, NEWS),
+                agreements=n + 1,
+            )
+        if math.isfinite(straight):
+            mean = _mean(self.straightness, straight, self.lines, LINE_NEWS)
+            judged = judged._replace(straightness=mean, lines=self.lines + 1)
+        return judged
+
+    def earned(self, trust: Trust, rho: float, fade: float) -> float:
+        """How wide it may be by the loss alone."""
+        full = rho * fade
+        earned = min(full, max(SAFE, trust.earned / 2.0))
+        if earned == full and self.straightness > STRAIGHT:
+            earned = max(full, STRETCH * min(rho, USUAL) * fade)
+        return earned
+
+    def _may_grow(self, trust: Trust) -> bool:
+        """Whether the next batch surely agrees, along a line that is straight."""
+        sure = self.certainty > SURE and self.straightness > STRAIGHT
+        return sure and trust.losses > LARGE_OUTPUTS
+
+
+def _early(rho: float, age: float) -> float:
+    """How wide agreement may make it: three ρ at first, ρ after `full_steps`."""
+    return min(rho, USUAL) / math.sqrt(age + 0.1)
 
 
 def straightness(search: Search) -> float:
@@ -125,6 +175,6 @@ def straightness(search: Search) -> float:
     return min(2.0, max(-2.0, share)) if math.isfinite(share) else -2.0
 
 
-def _mean(old: float, new: float, count: int) -> float:
-    """The mean of `count` values and `new`, moving as soon as that is more than ten."""
-    return old + max(NEWS, 1.0 / (count + 1)) * (new - old)
+def _mean(old: float, new: float, count: int, rate: float) -> float:
+    """The mean of `count` values and `new`; a moving one as soon as 1/count is below `rate`."""
+    return old + max(rate, 1.0 / (count + 1)) * (new - old)
