@@ -144,7 +144,7 @@ class SearchOptimizer(Optimizer):
         objective = objective_of(closure, params, self._environment)
         self._environment.look_for_compiled(params)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
-        is_first = not self.param_groups[0]["steps"]
+        is_first = not self.param_groups[0].get("steps")  # a bare checkpoint may lack it
         with ExitStack() as done:
             done.callback(self._environment.forget)
             done.callback(self._gradients.forget_unclipped)
