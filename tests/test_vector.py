@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cgq import CGQ, hestenes_stiefel
 from cgq.vectors.layout import Layout
-from cgq.vectors.products import DeviceVector, Dots, Vector, share_all_products
+from cgq.vectors.products import DeviceVector, Dots, Vector, pairs_of, share_ahead
 from cgq.vectors.sharding import Reduce
 from ids import option_id
 
@@ -62,7 +62,10 @@ def test_the_product_with_itself_and_its_root(
 def test_a_length_is_of_all_shards(accelerator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if accelerator:
         as_accelerator(monkeypatch)
-    x = vector([torch.tensor([3.0, 4.0])], reduce=lambda parts: [4.0 * part for part in parts])
+    x = vector(
+        [torch.tensor([3.0, 4.0])],
+        reduce=lambda parts, along: ([4.0 * part for part in parts], along),
+    )
     assert float(x @ x) == pytest.approx(100.0)
     assert float(x.length()) == pytest.approx(10.0)
 
@@ -128,16 +131,16 @@ def test_all_products_of_shards_are_one_collective(
         as_accelerator(monkeypatch)
     collectives = []
 
-    def reduce(parts: list[Any]) -> list[Any]:
+    def reduce(parts: list[Any], along: list[Any]) -> tuple[list[Any], list[Any]]:
         collectives.append(len(parts))
-        return [2.0 * part for part in parts]
+        return [2.0 * part for part in parts], along
 
     tensors = [torch.arange(3.0), torch.arange(2.0)]
     layout, dots = Layout(tensors, [0, 1], reduce), Dots()
     buffer = layout.gathered(tensors)
     kind = kind_for(layout)
     vectors = [kind(name, layout, dots, lambda: buffer.parts, 3.0) for name in "gphfθ"]
-    share_all_products(*vectors[:2], None, *vectors[2:])
+    share_ahead(pairs_of([*vectors[:2], None, *vectors[2:]], None))
     for x in vectors:
         for y in vectors:
             assert float(x @ y) == pytest.approx(9.0 * 2.0 * 6.0)
@@ -146,10 +149,36 @@ def test_all_products_of_shards_are_one_collective(
     assert collectives == [15 * len(layout.spans)]
 
 
-def test_whole_vectors_share_nothing_ahead() -> None:
-    x = vector([torch.arange(3.0)])
-    share_all_products(x, None)
-    assert x._dots == {}
+def test_a_host_computes_ahead_what_is_named_and_a_device_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensors = [torch.arange(3.0), torch.arange(2.0)]
+    for is_device in (False, True):
+        if is_device:
+            as_accelerator(monkeypatch)
+        layout, dots = Layout(tensors, [0, 0]), Dots()
+        buffer = layout.gathered(tensors)
+        vectors = [kind_for(layout)(name, layout, dots, lambda b=buffer: b.parts) for name in "xy"]
+        share_ahead(pairs_of(vectors, {("x", "y")}))
+        assert list(dots) == ([] if is_device else [("x", "y")])
+
+
+def test_products_in_pieces_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgq.vectors.products.PIECE", 7)
+    torch.manual_seed(0)
+    tensors = [torch.randn(size).double() for size in (5, 7, 8, 23)]
+    layout, dots = Layout(tensors, [0] * 4), Dots()
+    one, other = layout.gathered(tensors), layout.gathered([-2.0 * tensor for tensor in tensors])
+    x, y = (
+        Vector("x", layout, dots, lambda: one.parts),
+        Vector("y", layout, dots, lambda: other.parts),
+    )
+    square = sum(float(tensor.square().sum()) for tensor in tensors)
+    share_ahead(pairs_of([x, y], None))
+    assert len(dots) == 3
+    assert x @ x == pytest.approx(square, rel=1e-14)
+    assert x @ y == pytest.approx(-2.0 * square, rel=1e-14)
+    assert y @ y == pytest.approx(4.0 * square, rel=1e-14)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -169,14 +198,14 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
     accelerator: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ranks agree on its numbers in a second one, and on each probe in one more."""
+    """The loss comes along. The ranks agree on each probe in one more."""
     if accelerator:
         as_accelerator(monkeypatch)
     collectives = []
 
-    def reduce(parts: list[Any]) -> list[Any]:
-        collectives.append(len(parts))
-        return parts
+    def reduce(parts: list[Any], along: list[Any]) -> tuple[list[Any], list[Any]]:
+        collectives.append(len(along))
+        return parts, along
 
     monkeypatch.setattr("cgq.cgq.reduction", lambda params, ranks: reduce)
     torch.manual_seed(0)
@@ -189,7 +218,7 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
     for step in range(1, 6):
         optimizer.step(lambda: sum((weight - 1.0).square().sum() for weight in weights))
         assert (optimizer.last_search is not None) >= (search_prob == 1.0)
-        assert len(collectives) == step
+        assert collectives == [1] * step
 
 
 @pytest.mark.parametrize("accelerator", [False, True])
@@ -202,14 +231,14 @@ def test_every_rank_sends_as_many_numbers(
         as_accelerator(monkeypatch)
     sent = []
 
-    def reduce(parts: list[Any]) -> list[Any]:
+    def reduce(parts: list[Any], along: list[Any]) -> tuple[list[Any], list[Any]]:
         sent[-1].append(len(parts))
-        return parts
+        return parts, along
 
     for shards in ([4, 4, 1, 1], [4, 3, 0, 0], [0, 0, 0, 0]):
         sent.append([])
         x = vector([torch.ones(size) for size in shards], reduce=reduce)
-        share_all_products(x)
+        share_ahead(pairs_of([x], None))
         # A device squares a norm of float32: off by its rounding.
         assert float(x @ x) == pytest.approx(sum(shards), rel=1e-6)
     assert sent[0] == sent[1] == sent[2]

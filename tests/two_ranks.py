@@ -163,9 +163,11 @@ def collectives() -> Any:
 
     dist.all_reduce = counted
     try:
-        for name, options in OPTIONS.items():
+        for name, options in [*OPTIONS.items(), ("LineSearch", {})]:
             for kind in "ddp", "fsdp":
                 run, counts = Run(kind, **options), []
+                if name == "LineSearch":
+                    run.optimizer = LineSearch(torch.optim.AdamW(run.model.parameters()))
                 for batch in batches(12):
                     made.clear()
                     run.train([batch])

@@ -18,7 +18,7 @@ from cgq.rules.scalars import Number, as_tensor
 from cgq.vectors.layout import Layout
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
-from cgq.vectors.products import Dots, Vector, share_all_products
+from cgq.vectors.products import Dots, Vector, share_ahead
 from cgq.vectors.workspace import Workspace
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -54,6 +54,11 @@ class Displacement(Workspace):
 
     def end(self) -> None:
         """Note how far it was moved."""
+        if self.layout.on_host:
+            vectors = self.direction.views, self.layout.values(), self.scratch.views
+            for d, after, before in zip(*vectors, strict=True):
+                torch.sub(after, before, out=d)
+            return
         own = self.own_memory()
         if own is None:
             torch._foreach_copy_(self.direction.views, self.layout.values())
@@ -111,22 +116,24 @@ class BaseUpdate(Direction):
         if unclipped is not None:
             layout, fs, like = self.layout, unclipped, displacement.scratch.views
             self._f = self._named("f", dots, lambda: layout.parts(fs, like), self.sign)
-        last = self._last_step(g, dots) if searched and options.is_guarded else []
-        self._loss, self._size, *last = self._agreed(self._phi_0(loss), g.length(), *last)
+        s = self._last_step(dots) if searched and options.is_guarded else None
+        pairs = [(g, g)] if s is None else [(g, g), (g, s), (s, s)]
+        # NaN where the last step is not known: all ranks have to send as many numbers.
+        known = 0.0 if displacement.holds_last_step else math.nan
+        phi_0, known = share_ahead(pairs, [self._phi_0(loss), known])
+        last = [] if s is None else [g @ s, s.length()]
+        if isinstance(known, Tensor) or known != 0.0:
+            last = [number + known for number in last]
+        self._loss, self._size, *last = self._agreed(phi_0, g.length(), *last)
         self._nil = 0.0 * self._loss * self._size
         self._agreement = agreement(last[0], last[1], self._size) if last else math.nan
 
-    def _last_step(self, g: Vector, dots: Dots) -> list[Number]:
-        """g·s and |s| of the last step s, which stands where this one will be noted.
-
-        NaN where it is not known: all ranks have to send as many numbers.
-        """
-        if not self._displacement.holds_last_step:
-            return [math.nan, math.nan]
-        self._displacement.end()
-        s = self._named("s", dots, lambda: self._displacement.direction.parts)
-        share_all_products(g, s)
-        return [g @ s, s.length()]
+    def _last_step(self, dots: Dots) -> Vector:
+        """The last step, if it is known, noted where this one will be."""
+        displacement = self._displacement
+        if displacement.holds_last_step:
+            displacement.end()
+        return self._named("s", dots, lambda: displacement.direction.parts)
 
     def _gradient_parts(self) -> Callable[[], Any]:
         """A search asks for it once the base has run, which may write to what it is given."""
@@ -147,14 +154,15 @@ class BaseUpdate(Direction):
         return bool(self._size == 0.0)
 
     def update(self, base_step: Callable[[], object]) -> None:
-        """Let the base move the parameters, note how far it went, and put them back."""
+        """Let the base move the parameters, and note how far it went."""
         base_step()
         self._displacement.end()
-        self._displacement.undo()
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
-        share_all_products(self._f, self._d, self._theta)
+        share_ahead(
+            [(self._f, self._d), (self._f, self._f), (self._d, self._d), (self._theta, self._theta)]
+        )
         f_d, f, d, theta = self._agreed(
             self._f @ self._d, self._f.length(), self._d.length(), self._theta.length()
         )
@@ -176,18 +184,20 @@ class BaseUpdate(Direction):
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step; an update that is not finite counts as such a gradient."""
-        share_all_products(self._d, self._theta)
+        share_ahead([(self._d, self._d), (self._theta, self._theta)])
         d, theta = self._agreed(self._d.length(), self._theta.length())
         step = self.average_step(self._ceiling(d, theta))
         return Plan(self._loss, self._nil * d, trial=step)
 
     def line(self, plan: Plan) -> Line:
         """The points θ + α·d."""
-        return Line(self.layout, self._displacement.along, self._displacement.scratch)
+        displacement = self._displacement
+        return Line(self.layout, displacement.along, displacement.scratch, starts_at_snapshot=False)
 
     def move(self, plan: Plan) -> None:
         """Go α along the update."""
-        combine(self.layout, self._displacement.along(plan.trial))
+        displacement = self._displacement
+        combine(self.layout, displacement.along(plan.trial), displacement.scratch)
 
     def remember(self, plan: Plan) -> None:
         """The base has done so."""

@@ -20,7 +20,7 @@ from cgq.rules.search import Search
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
-from cgq.vectors.products import Dots, Vector, share_all_products
+from cgq.vectors.products import Dots, Vector, pairs_of, share_ahead
 
 
 class Conjugate(Direction):
@@ -50,13 +50,15 @@ class Conjugate(Direction):
         self.sign = -1.0 if options.maximize else 1.0
         self._decays = [share.coupled for share in shares]
         self._residual = self._new_residual()
-        dots: Dots = {}
+        dots = self._dots = Dots()
         # No function here may refer to this object: a cycle would keep copies of the network in a
         # device's memory until the garbage is collected.
         residual, last = self._residual.vector, state.residual
         self._g = self._named("g", dots, lambda: residual.parts, -self._residual.scale)
         self._p = self._named("p", dots, lambda: state.direction.parts)
         self._h = None if last is None else self._named("h", dots, lambda: last.parts, -1.0)
+        if state.squares is not None:
+            dots["h", "h"] = state.squares
         self._theta = self._named("θ", dots, self._theta_parts())
         self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
         if unclipped is not None or any(self._decays):
@@ -84,9 +86,9 @@ class Conjugate(Direction):
         """What a search starts from: momentum, slope, ceiling and first trial."""
         with_length = self._is_relative or self._options.needs_length
         theta = self._theta if self._is_relative or self._f is None else None
-        share_all_products(self._g, self._p, self._h, self._f, theta)
+        phi_0 = self._shared("plan", loss, self._g, self._p, self._h, self._f, theta)
         phi_0, gg, beta, bound, *products = self._agreed(
-            self._phi_0(loss), *self._always(), *self._geometry(slope=True, length=with_length)
+            phi_0, *self._always(), *self._geometry(slope=True, length=with_length)
         )
         geometry = Geometry(*products)
         beta, bound = self._within_range(gg, beta, bound)
@@ -105,15 +107,22 @@ class Conjugate(Direction):
         if self._options.needs_length:
             squared_length = geometry.squared_length(*self._mixture(beta))
         nil = 0.0 * phi_0 * gg
+        self._state.wanted["plan"] = set(self._dots)
         return Plan(
             phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length=squared_length
         )
 
+    def _shared(self, name: str, loss: Tensor | float | None, *vectors: Vector | None) -> Number:
+        """φ(0), after computing at once what a plan of this name asked for the last time."""
+        wanted = self._state.wanted.get(name, ()) if self.layout.reduce is None else None
+        (phi_0,) = share_ahead(pairs_of(vectors, wanted), [self._phi_0(loss)])
+        return phi_0
+
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step."""
         theta = self._theta if self._is_relative else None
-        share_all_products(self._g, self._p, self._h, theta)
-        numbers = [self._phi_0(loss), *self._always()]
+        phi_0 = self._shared("average", loss, self._g, self._p, self._h, theta)
+        numbers = [phi_0, *self._always()]
         if self._is_relative:
             numbers += self._geometry(slope=False, length=True)
         phi_0, gg, beta, bound, *products = self._agreed(*numbers)
@@ -121,6 +130,7 @@ class Conjugate(Direction):
         ceiling = self._ceiling(Geometry(*products), beta, bound)
         nil = 0.0 * phi_0 * gg
         step = self.average_step(ceiling) + nil
+        self._state.wanted["average"] = set(self._dots)
         return Plan(phi_0, nil, trial=step, beta=beta, bound=bound)
 
     def line(self, plan: Plan) -> Line:
@@ -136,15 +146,20 @@ class Conjugate(Direction):
 
     def move(self, plan: Plan) -> None:
         """p ← -g + βp, and α along it."""
-        self._state.remember(self._residual, plan.beta)
+        self._state.remember(self._residual, plan.beta, self._squares)
         combine(self.layout, self._along_new(plan)(plan.trial))
+
+    @property
+    def _squares(self) -> list[Any] | None:
+        """Its g·g, which is the next step's h·h."""
+        return self._dots.get(("g", "g"))
 
     def remember(self, plan: Plan) -> None:
         """p ← -g + βp."""
         new, state = self._residual, self._state
         if new.vector is state.scratch:  # overwritten by the line's snapshot
             new = state.residual_at(state.scratch.views, self._grads, self.sign, self._decays)
-        state.remember(new, plan.beta)
+        state.remember(new, plan.beta, self._squares)
 
     def numbers(self, plan: Plan, search: Search | None = None) -> dict[str, Number]:
         """The momentum, a bound of |p|, and after a search how the first trial shrinks."""

@@ -19,7 +19,7 @@ from cgq.rules.scalars import Number, as_tensor, choose
 from cgq.rules.watch import Watch
 from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
-from cgq.vectors.products import DeviceVector, Dots, Vector, share_all_products
+from cgq.vectors.products import DeviceVector, Dots, Vector, share_ahead
 
 
 class DeviceDirection(Direction):
@@ -89,12 +89,13 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         return DeviceLine(state, at, self._snapshot())
 
     def move(self, plan: Plan) -> None:
-        self._state.remember(self._residual, plan.beta)
+        self._state.remember(self._residual, plan.beta, self._squares)
         DeviceLine(self._state, self._along_new(plan)).move_to(plan.trial)
 
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
         """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
         state = self._state
+        state.squares = None  # nobody here knows whose they are
         factor = choose(lost, 1.0, plan.beta)
         residuals = state.direction if state.residual is None else state.residual
         for p, h, r in zip(
@@ -109,7 +110,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         DeviceLine(state, self._along_new(plan)).move_to(plan.trial)
 
     def remember(self, plan: Plan) -> None:
-        self._state.remember(self._residual, plan.beta)
+        self._state.remember(self._residual, plan.beta, self._squares)
 
     def withhold(self, lost: Tensor) -> None:
         _clear(self._state.scratch, lost)
@@ -145,7 +146,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
             self._displacement.undo()
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
-        share_all_products(self._d, self._theta)
+        share_ahead([(self._d, self._d), (self._theta, self._theta)])
         d, theta = self._agreed(self._d.length(), self._theta.length())
         nil = self._nil * d
         return Plan(self._loss, nil, trial=self._part(self.average_step(1.0), d, theta, nil))

@@ -158,7 +158,10 @@ class Direction(ABC):
         return max(error, rounding(self.layout.dtypes)) * abs(phi_0)
 
     def _agreed(self, *numbers: Number) -> list[Number]:
-        """The numbers as the ranks see them together."""
-        if self.ranks is None:
+        """The numbers as the ranks see them together.
+
+        What follows from products of shards, and from what came along, they have agreed on.
+        """
+        if self.ranks is None or self.layout.reduce is not None:
             return list(numbers)
         return self.ranks.agreed(numbers, self.layout.device)

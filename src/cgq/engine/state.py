@@ -36,6 +36,7 @@ NUMBERS: dict[str, float | int] = {
 }
 
 
+ALIGNED = 64  # bytes, from which on all vectors are summed alike
 RENAMED = {"reach": "direction_bound"}  # in states of older versions
 
 
@@ -114,6 +115,10 @@ class DirectionState(Workspace):
         super().__init__(layout)
         self.residual = layout.zeros() if with_residual else None
         self.fresh = [param for param in layout.params if not state.get(param)]
+        self.squares: list[Any] | None = None
+        """h·h, as it was computed of g; None: it is not known."""
+        self.wanted: dict[str, set[tuple[str, str]]] = {}
+        """Which inner products a plan asked for the last time."""
         self._entries = {"direction": self._seen_per_parameter(self.direction)}
         if self.residual is not None:
             self._entries["residual"] = self._seen_per_parameter(self.residual)
@@ -172,13 +177,18 @@ class DirectionState(Workspace):
             torch._foreach_add_(residuals, [grads[index] for index in members], alpha=-sign)
         return Residual(self.scratch, 1.0)
 
-    def remember(self, new: Residual, beta: float) -> None:
-        """p ← r + βp and the residual ← r."""
+    def remember(self, new: Residual, beta: float, squares: list[Any] | None) -> None:
+        """p ← r + βp and the residual ← r, whose square is known."""
         if self.residual is None:
             for p, r in zip(self.direction.parts, new.vector.parts, strict=True):
                 p.mul_(beta).add_(r, alpha=new.scale)
             return
+        alike = True
         for h, r in zip(self.residual.parts, new.vector.parts, strict=True):
             torch.mul(r, new.scale, out=h)
+            alike = alike and h.data_ptr() % ALIGNED == r.data_ptr() % ALIGNED
         for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
             torch.add(h, p, alpha=beta, out=p)
+        # Elsewhere in a cache line a sum is made in another order: a run that goes on from a
+        # checkpoint, where h·h has to be computed, would have other bits.
+        self.squares = squares if alike else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from cgq.evaluation import rng
 from cgq.evaluation.snapshots import Snapshot, buffers
+
+# Passes at first, and between later ones, in which costly generators are looked at.
+LOOKS = 16
 
 
 class Environment:
@@ -36,6 +39,9 @@ class Environment:
         # One function for good: a compiled module is compiled anew for each hook it meets.
         self._hook = self._on_forward
         self._compiled: list[nn.Module] | None = None  # in place; None: nobody has looked for them
+        self._passes = 0
+        self._draws_from_costly = False  # generators, as far as was seen
+        self._looked_at: Callable[[str], bool] = rng.is_quick
         self.forget()
 
     def forget(self) -> None:
@@ -54,25 +60,38 @@ class Environment:
         """Remember how everything was before this block, and what autocast does in it."""
         self.forget()
         self._device_type = device_type
-        self._rng_before = rng.states()
-        if self.model is not None:
-            self._meet(self.model)
-            yield
-            return
-        for module in self._compiled or ():
-            self._meet(module)
+        self._note_generators()
         # Not through torch's register function: that gives each hook a number of its own, on
         # which compiled modules depend too.
         hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
-        hooks[self] = self._hook
+        if self.model is not None:
+            self._meet(self.model)
+        else:
+            for module in self._compiled or ():
+                self._meet(module)
+            hooks[self] = self._hook
         try:
             yield
         finally:
             hooks.pop(self, None)
+        self._look_for_draws()
+
+    def _note_generators(self) -> None:
+        """Note their states; of costly ones, where somebody draws from them or now and then."""
+        is_time = self._passes < LOOKS or self._passes % LOOKS == 0
+        self._passes += 1
+        looks = self._draws_from_costly or is_time
+        self._looked_at = (lambda name: True) if looks else rng.is_quick
+        self._rng_before = rng.states(self._looked_at)
+
+    def _look_for_draws(self) -> None:
+        costly = {name: self._rng_before[name] for name in rng.COSTLY & self._rng_before.keys()}
+        if costly and not self._draws_from_costly:
+            self._draws_from_costly = bool(rng.changed(costly, rng.states(costly.__contains__)))
 
     def look_for_compiled(self, params: Sequence[Tensor]) -> None:
         """Look once for modules with these parameters that `module.compile()` has compiled."""
-        if self._compiled is None and self.model is None and "torch._dynamo" in sys.modules:
+        if self._compiled is None and self.model is None and _any_compiled_in_place():
             own = set(map(id, params))
             self._compiled = [
                 module
@@ -97,7 +116,7 @@ class Environment:
 
     def mark(self) -> None:
         """Remember how everything is after the first pass."""
-        self._rng_after = rng.states()
+        self._rng_after = rng.states(self._looked_at)
         self._drawn_from = rng.changed(self._rng_before, self._rng_after)
         self._buffers_after = [_buffers_of(self.modules)]
 
@@ -124,6 +143,13 @@ class Environment:
     def has_drawn_alike(self) -> bool:
         """Whether a probe has drawn what the first pass drew, or nothing."""
         return rng.drawn_alike(self._drawn_from, self._rng_after)
+
+
+def _any_compiled_in_place() -> bool:
+    """Whether `module.compile()` was ever called: to look for modules takes a tenth of a second."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = getattr(frames, "always_optimize_code_objects", None)
+    return frames is not None and (compiled is None or nn.Module._call_impl.__code__ in compiled)
 
 
 def _buffers_of(modules: Iterable[nn.Module]) -> Snapshot:

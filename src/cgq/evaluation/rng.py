@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,22 +14,31 @@ import torch
 States = dict[str, tuple[Any, Callable[[Any], object]]]
 """By its name, a generator's state and the function that brings it back."""
 
+# To copy one of these takes as long as a small layer; to copy one of torch's takes nothing.
+COSTLY = {"python", "numpy"}
 
-def states() -> States:
-    """The present state of each generator."""
-    found: States = {
-        "python": (random.getstate(), random.setstate),
-        "torch": (torch.get_rng_state(), torch.set_rng_state),
-    }
+
+def states(wanted: Callable[[str], bool] = lambda name: True) -> States:
+    """The present state of each generator whose name is wanted."""
+    return {name: (read(), bring_back) for name, read, bring_back in _generators() if wanted(name)}
+
+
+def is_quick(name: str) -> bool:
+    """Whether it can be looked at in every step."""
+    return name not in COSTLY
+
+
+def _generators() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
+    yield "python", random.getstate, random.setstate
+    yield "torch", torch.get_rng_state, torch.set_rng_state
     if numpy_random := sys.modules.get("numpy.random"):  # NumPy loads it when it is first used
-        found["numpy"] = numpy_random.get_state(legacy=False), numpy_random.set_state
+        yield "numpy", partial(numpy_random.get_state, legacy=False), numpy_random.set_state
     for backend in (torch.cuda, torch.xpu):
         if backend.is_initialized():
             for index, generator in enumerate(backend.default_generators):
-                found[f"{backend.__name__}:{index}"] = generator.get_state(), generator.set_state
+                yield f"{backend.__name__}:{index}", generator.get_state, generator.set_state
     if torch.backends.mps.is_available():
-        found["mps"] = torch.mps.get_rng_state(), torch.mps.set_rng_state
-    return found
+        yield "mps", torch.mps.get_rng_state, torch.mps.set_rng_state
 
 
 def restore(wanted: States) -> None:
@@ -54,7 +64,7 @@ def drawn_alike(drawn_from: States, after: States) -> bool:
     """
     if not drawn_from:
         return True
-    now = states()
+    now = states(drawn_from.__contains__)
     return changed(drawn_from, now).keys().isdisjoint(changed(after, now))
 
 

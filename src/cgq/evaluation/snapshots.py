@@ -45,7 +45,10 @@ class Snapshot:
         self._seen = set(map(id, without))
         tensors: list[Tensor] = []
         for place in places:
-            tensors += self._noted(place)
+            if type(place) is dict and not place:  # as most modules' buffers
+                self._containers.append((place, {}))
+            else:
+                tensors += self._noted(place)
         self._saved = {
             id(tensor): _Saved(tensor, value)
             for tensor, value in zip(tensors, copies(tensors), strict=True)
@@ -65,8 +68,6 @@ class Snapshot:
         if isinstance(value, (dict, list)):
             self._seen.add(id(value))
             self._containers.append((value, value.copy()))
-            if not value:  # as most modules' buffers
-                return
         elif type(value) is not tuple:
             return
         for inner in value.values() if isinstance(value, dict) else value:
@@ -78,7 +79,7 @@ class Snapshot:
         for container, entries in self._containers:
             if isinstance(container, list):
                 container[:] = entries
-            elif not _same_entries(container, entries):
+            elif (container or entries) and not _same_entries(container, entries):
                 lasting = {name: container[name] for name in LASTING if name in container}
                 container.clear()
                 container.update(entries | lasting)

@@ -13,6 +13,9 @@ from cgq.vectors.sharding import Reduce, local
 
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
 GATHERED = 1 << 30
+# On a host an inner product of vectors that start between two cache lines can take ten times as
+# long. So places there begin at multiples of so many elements; what lies between stays zero.
+LINE = 64
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -105,8 +108,9 @@ class Layout:
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0
         # -1: not even two empty shards share a span, for other ranks would have more of them.
-        limit = -1 if scalars.is_host(device) else GATHERED
+        limit, unit = (-1, LINE) if scalars.is_host(device) else (GATHERED, 1)
         for index in sorted(indices, key=lambda i: self.groups[i]):
+            offset = -(-offset // unit) * unit
             start, self._offsets[index] = offset, offset
             offset += self._shapes[index][0].numel()
             last = self.spans[-1] if self.spans else None
@@ -175,6 +179,12 @@ class Layout:
 
 def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
     """The elements of `tensor` in the order in which `like` keeps them in memory."""
-    if tensor.stride() != like.stride():
+    if tensor.stride() != like.stride() and not _lie_alike(tensor, like):
         tensor = torch.empty_like(like).copy_(tensor)
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+
+
+def _lie_alike(tensor: Tensor, like: Tensor) -> bool:
+    """Whether their strides differ only where there is one element, or none."""
+    sides = zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
+    return all(mine == its for size, mine, its in sides if size > 1)

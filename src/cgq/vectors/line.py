@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,37 +19,52 @@ class Combination(NamedTuple):
     terms: Sequence[tuple[Buffer, Sequence[Number]]]
 
 
-def combine(layout: Layout, combination: Combination) -> None:
-    """θ ← kept·θ + Σ factor·vector, where it is, with few passes over memory."""
+def combine(layout: Layout, combination: Combination, start: Buffer | None = None) -> None:
+    """θ ← kept·start + Σ factor·vector, with few passes over memory; None: from where θ is."""
     values = layout.values()
     for group, members in layout.sections:
         thetas, kept = [values[index] for index in members], combination.kept[group]
+        terms = [
+            ([vector.views[index] for index in members], factors[group])
+            for vector, factors in combination.terms
+            if factors[group]
+        ]
+        if start is not None:
+            starts = [start.views[index] for index in members]
+            if kept != 1.0 or not terms:
+                torch._foreach_copy_(thetas, starts)
+            else:
+                moves, factor = terms.pop(0)
+                for theta, origin, move in zip(thetas, starts, moves, strict=True):
+                    torch.add(origin, move, alpha=factor, out=theta)
         if kept != 1.0:
             torch._foreach_mul_(thetas, kept)
-        for vector, factors in combination.terms:
-            if factor := factors[group]:
-                moves = [vector.views[index] for index in members]
-                torch._foreach_add_(thetas, moves, alpha=factor)
+        for moves, factor in terms:
+            torch._foreach_add_(thetas, moves, alpha=factor)
 
 
 class Line:
     """Points θ + αd, always computed from a snapshot of θ, never by adding up moves.
 
-    `at(α)` is the combination that makes the point. The parameters are at θ when this is made.
+    `at(α)` is the combination that makes the point. The parameters are at θ when this is made, or
+    anywhere if they do not start at the snapshot.
     """
 
     def __init__(
-        self, layout: Layout, at: Callable[[Number], Combination], snapshot: Buffer
+        self,
+        layout: Layout,
+        at: Callable[[Number], Combination],
+        snapshot: Buffer,
+        *,
+        starts_at_snapshot: bool = True,
     ) -> None:
         self._layout, self._at, self._snapshot = layout, at, snapshot
-        self._alpha = 0.0
+        self._alpha = 0.0 if starts_at_snapshot else math.nan
 
     def move_to(self, alpha: Number) -> None:
         """Put the parameters at θ + α·d."""
         if alpha != self._alpha:
-            if self._alpha:
-                self.move_back()
-            combine(self._layout, self._at(alpha))
+            combine(self._layout, self._at(alpha), self._snapshot if self._alpha else None)
             self._alpha = alpha
 
     def move_back(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from cgq.rules.scalars import Number, scalar_dtype, times
 from cgq.vectors.layout import Layout
 
-# So much is widened to float64 at a time, where float32 does not reach.
-PIECE = 1 << 18
+# So much is multiplied at a time: it is still in the cache when the next product asks for it.
+PIECE = 1 << 20
 NARROW = torch.bfloat16, torch.float16
 
 Dots = dict[tuple[str, str], list[Any]]
@@ -44,8 +44,10 @@ class Vector:
 
     def inner(self, other: Vector, weights: Sequence[float] | None = None) -> Number:
         """Σ over groups of weights[group] · (self · other within the group)."""
-        share_products([(self, other)])
-        dots = self._dots[_pair(self, other)]
+        pair = _pair(self, other)
+        if pair not in self._dots:
+            share_products([(self, other)])
+        dots = self._dots[pair]
         if weights is not None:
             groups = zip(self.layout.dot_groups, dots, strict=True)
             dots = [times(weights[group], dot) for group, dot in groups]
@@ -55,9 +57,15 @@ class Vector:
         """The root of the product with itself."""
         return (self @ self) ** 0.5
 
-    def _dots_with(self, other: Vector) -> list[Any]:
-        """The products of each span, of this rank."""
-        return [_wide_dot(a, b) for a, b in zip(self.parts(), other.parts(), strict=True)]
+    @staticmethod
+    def _dots_of(pairs: Sequence[tuple[Vector, Vector]]) -> list[list[Any]]:
+        """The products of each span of each pair, of this rank, in one pass over memory."""
+        vectors = {vector.name: vector for pair in pairs for vector in pair}
+        spans = zip(*(vector.parts() for vector in vectors.values()), strict=True)
+        places = {name: place for place, name in enumerate(vectors)}
+        wanted = [(places[a.name], places[b.name]) for a, b in pairs]
+        dots = [_wide_dots(parts, wanted) for parts in spans]
+        return [list(each) for each in zip(*dots, strict=True)] if dots else [[] for _ in pairs]
 
     def _total(self, dots: list[Any]) -> Number:
         return sum(dots[1:], dots[0])
@@ -77,32 +85,35 @@ class DeviceVector(Vector):
         (part,) = self.parts()
         return times(abs(self.scale), _length(part))
 
-    def _dots_with(self, other: Vector) -> list[Any]:
-        device, dtype = self.layout.device, scalar_dtype(self.layout.device)
-        if other is self:  # whose norm the host launches faster than a product
-            return [_length(a).to(device, dtype).square() for a in self.parts()]
-        pairs = zip(self.parts(), other.parts(), strict=True)
-        return [_dot(a, b).to(device, dtype) for a, b in pairs]
+    @staticmethod
+    def _dots_of(pairs: Sequence[tuple[Vector, Vector]]) -> list[list[Any]]:
+        return [_device_dots(a, b) for a, b in pairs]
 
     def _total(self, dots: list[Any]) -> Number:
         return torch.stack(dots).sum() if len(dots) > 1 else dots[0]
 
 
-def share_products(pairs: Iterable[tuple[Vector, Vector]]) -> None:
-    """Compute the products of these pairs that are not known yet, with one collective at most."""
-    new = [(a, b) for a, b in pairs if _pair(a, b) not in a._dots]
-    if not new:
-        return
-    layout = new[0][0].layout
-    dots = [a._dots_with(b) for a, b in new]
-    if layout.reduce is not None:
+def share_products(
+    pairs: Iterable[tuple[Vector, Vector]], along: Sequence[Number] = ()
+) -> list[Number]:
+    """Compute the products of these pairs that are not known yet.
+
+    Of shards that is one collective, in which the ranks agree on the numbers that come `along`.
+    """
+    asked = list(pairs)
+    layout = asked[0][0].layout
+    new = list({_pair(a, b): (a, b) for a, b in asked if _pair(a, b) not in a._dots}.values())
+    dots, numbers = new[0][0]._dots_of(new) if new else [], list(along)
+    if layout.reduce is not None and (new or numbers):
         # By groups, which all ranks have: how many spans there are depends on a rank's shards.
         groups = layout.dot_groups
         sums = [_sum_of_group(layout, each, group) for each in dots for group in groups]
-        numbers = iter(layout.reduce(sums))
-        dots = [[next(numbers) for _ in groups] for _ in new]
+        sums, numbers = layout.reduce(sums, numbers)
+        whole = iter(sums)
+        dots = [[next(whole) for _ in groups] for _ in new]
     for (a, b), each in zip(new, dots, strict=True):
         a._dots[_pair(a, b)] = each
+    return numbers
 
 
 def _sum_of_group(layout: Layout, dots: list[Any], group: int) -> Number:
@@ -110,11 +121,27 @@ def _sum_of_group(layout: Layout, dots: list[Any], group: int) -> Number:
     return sum(dot for span, dot in pairs if span.group == group)
 
 
-def share_all_products(*vectors: Vector | None) -> None:
-    """Where vectors are sharded, compute all their products at once: each costs a collective."""
+def share_ahead(
+    pairs: Sequence[tuple[Vector, Vector]], along: Sequence[Number] = ()
+) -> list[Number]:
+    """`share_products` of what will be asked for, where it pays to compute it at once.
+
+    On a host it saves passes over memory, and of shards collectives. A device makes a kernel of
+    each product, whenever that is.
+    """
+    layout = pairs[0][0].layout if pairs else None
+    if layout is not None and (layout.on_host or layout.reduce is not None):
+        return share_products(pairs, along)
+    return list(along)
+
+
+def pairs_of(
+    vectors: Sequence[Vector | None], names: Collection[tuple[str, str]] | None
+) -> list[tuple[Vector, Vector]]:
+    """The pairs of these vectors, or those of them that are named."""
     known = [vector for vector in vectors if vector is not None]
-    if known[0].layout.reduce is not None:
-        share_products(combinations_with_replacement(known, 2))
+    pairs = combinations_with_replacement(known, 2)
+    return [pair for pair in pairs if names is None or _pair(*pair) in names]
 
 
 def _pair(a: Vector, b: Vector) -> tuple[str, str]:
@@ -134,12 +161,30 @@ def _widened(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def _wide_dots(parts: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> list[float]:
+    """The products of these pairs of parts."""
+    if parts[0].numel() <= PIECE:
+        return [_wide_dot(parts[a], parts[b]) for a, b in pairs]
+    totals = [0.0] * len(pairs)
+    for pieces in zip(*(torch.split(part, PIECE) for part in parts), strict=True):
+        for index, (a, b) in enumerate(pairs):
+            totals[index] += _wide_dot(pieces[a], pieces[b])
+    return totals
+
+
 def _wide_dot(a: Tensor, b: Tensor) -> float:
     product = _dot(a, b).item()
     if product == 0.0 or not math.isfinite(product):  # perhaps only out of range
-        pieces = zip(torch.split(a, PIECE), torch.split(b, PIECE), strict=True)
-        product = sum(torch.dot(x.double(), y.double()).item() for x, y in pieces)
+        product = torch.dot(a.double(), b.double()).item()
     return product
+
+
+def _device_dots(a: Vector, b: Vector) -> list[Tensor]:
+    device, dtype = a.layout.device, scalar_dtype(a.layout.device)
+    if a is b:  # whose norm the host launches faster than a product
+        return [_length(part).to(device, dtype).square() for part in a.parts()]
+    pairs = zip(a.parts(), b.parts(), strict=True)
+    return [_dot(x, y).to(device, dtype) for x, y in pairs]
 
 
 def _length(a: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from cgq.rules.scalars import Number
 from cgq.vectors.process_group import Ranks
 
-Reduce = Callable[[list[Number]], list[Number]]
-"""Makes the inner products of this rank's parts the whole ones, with one collective."""
+Reduce = Callable[[list[Number], list[Number]], tuple[list[Number], list[Number]]]
+"""Makes the inner products of this rank's parts the whole ones, and takes the mean of what comes
+along, with one collective."""
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -77,8 +78,14 @@ def reduction(params: Sequence[Any], ranks: Ranks) -> Reduce | None:
             f"averaged over {ranks.members}. Pass the same ranks as process_group."
         )
     device = local(params[0]).device
-    # Each shard is held by as many ranks as any other: the mean over ranks is the mean over shards.
-    return lambda parts: [mean * spread.shards for mean in ranks.agreed(parts, device)]
+
+    def reduce(parts: list[Number], along: list[Number]) -> tuple[list[Number], list[Number]]:
+        # Each shard is held by as many ranks as any other: their mean is the mean over shards.
+        means = ranks.agreed([*parts, *along], device)
+        count = len(parts)
+        return [mean * spread.shards for mean in means[:count]], means[count:]
+
+    return reduce
 
 
 def gather_anew(modules: Iterable[nn.Module]) -> None:

@@ -1,0 +1,71 @@
+"""How often a step on a host goes over its vectors, and where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cgq.vectors.products
+from cgq import CGQ, LineSearch, fletcher_reeves, hestenes_stiefel
+from cgq.vectors.layout import LINE, Layout
+
+OPTIONS: list[tuple[dict[str, Any], int, int]] = [
+    ({}, 3, 2),  # g·g, g·h, and g·p for the slope; h·h is the last g·g
+    ({"momentum": 0.9}, 2, 1),
+    ({"momentum": fletcher_reeves}, 2, 1),
+    ({"momentum": hestenes_stiefel}, 4, 4),
+    ({"max_relative_step": 0.01, "search_prob": 1.0}, 5, 5),
+]
+
+
+@pytest.mark.parametrize(("options", "searched", "unsearched"), OPTIONS)
+def test_each_product_is_made_once(
+    options: dict[str, Any], searched: int, unsearched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, dot = [], cgq.vectors.products._dot
+    monkeypatch.setattr(cgq.vectors.products, "_dot", lambda a, b: made.append(1) or dot(a, b))
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(4)) for _ in range(3)]
+    optimizer = CGQ(weights, lr=0.01, **options)
+
+    def loss() -> Tensor:
+        return sum(((weight - 1.0) ** 4).sum() for weight in weights)
+
+    for _ in range(4):
+        made.clear()
+        optimizer.step(loss)
+        assert optimizer.last_search is not None
+    assert len(made) == searched * len(weights)
+    for _ in range(2):
+        made.clear()
+        optimizer.step()
+    assert len(made) == unsearched * len(weights)
+
+
+def test_places_are_whole_cache_lines_and_nothing_lies_between() -> None:
+    tensors = [torch.ones(size) for size in (3, 64, 65, 1)]
+    buffer = Layout(tensors, [0, 0, 1, 1]).zeros()
+    assert all(view.storage_offset() % LINE == 0 for view in buffer.views)
+    for view in buffer.views:
+        view.fill_(1.0)
+    assert buffer.blocks[0].sum() == 133.0
+    assert [part.numel() for part in buffer.parts] == [3, 64, 65, 1]
+
+
+def test_line_search_lands_where_its_snapshot_says() -> None:
+    """θ + αd of the kept θ, although the base has left the weights elsewhere."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(50, dtype=torch.float64))
+    base = torch.optim.SGD([weight], lr=0.1)
+    optimizer = LineSearch(base, search_prob=0.0, max_relative_step=0.01)
+    for _ in range(3):
+        before = weight.detach().clone()
+        weight.grad = torch.randn_like(weight)
+        optimizer.step()
+        rate = base.param_groups[0]["step_size"]
+        torch.testing.assert_close(weight.detach(), before - rate * weight.grad)
+        moved = weight.detach() - before
+        assert float(moved.norm() / before.norm()) == pytest.approx(0.01)
