@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -153,11 +153,20 @@ def test_an_optimizer_inside_an_optimizer_is_undone_too(library: Any) -> None:
 RATES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]
 
 
+@pytest.fixture(params=[torch.float32, torch.float64])
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad", "Muon", "Lion"])
-def test_the_base_s_rate_hardly_matters(name: str, library: Any) -> None:
+def test_the_base_s_rate_hardly_matters(name: str, library: Any, dtype: torch.dtype) -> None:
     kind = TORCH.get(name) or getattr(library, name)
     # The base's decay is in proportion to its rate, and so part of the direction at any rate.
     changes = [trained(functools.partial(kind, lr=lr), 150)[1] for lr in RATES]
     assert max(changes) < 0.9
-    # Rounding differs, and where a judge's mean is near its bound the region widens in one of them.
-    assert max(changes) / min(changes) < 1.12
+    # Where rounding differs a judge may cross its bound in one of them, and Lion's signs turn.
+    rounding = 1.001 if dtype == torch.float64 else 1.35
+    assert max(changes) / min(changes) < rounding
