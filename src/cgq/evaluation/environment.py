@@ -91,8 +91,10 @@ class Environment:
 
     def look_for_compiled(self, params: Sequence[Tensor]) -> None:
         """Look once for modules with these parameters that `module.compile()` has compiled."""
-        if self._compiled is None and self.model is None and _any_compiled_in_place():
-            own = set(map(id, params))
+        if self._compiled is not None or self.model is not None or not _any_compiled_in_place():
+            return
+        own = {id(param) for param in params if isinstance(param, nn.Parameter)}
+        if own:  # modules hold no other tensors as parameters
             self._compiled = [
                 module
                 for module in gc.get_objects()
