@@ -37,12 +37,22 @@ def cropped_and_flipped(images: Tensor, generator: Generator, padding: int = 4) 
     >>> cropped_and_flipped(image, torch.Generator().manual_seed(0)).shape
     torch.Size([1, 1, 8, 8])
     """
+    shifted = cropped(images, generator, padding)
+    mirrored = torch.randint(2, (len(images), 1, 1, 1), generator=generator, device=images.device)
+    return torch.where(mirrored.bool(), shifted.flip(3), shifted)
+
+
+def cropped(images: Tensor, generator: Generator, padding: int = 4) -> Tensor:
+    """The same without the mirror.
+
+    >>> image = torch.arange(9).reshape(1, 1, 3, 3)
+    >>> cropped(image, torch.Generator().manual_seed(0), padding=0).equal(image)
+    True
+    """
     count, _, height, width = images.shape
     device = images.device
     offsets = (2, count)
     top, left = torch.randint(2 * padding + 1, offsets, generator=generator, device=device)
-    mirrored = torch.randint(2, (count, 1, 1, 1), generator=generator, device=device).bool()
     # A view of every possible crop, (N, C, offsets, offsets, H, W), of which one each is copied.
     crops = pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
-    chosen = crops[torch.arange(count, device=device), :, top, left]
-    return torch.where(mirrored, chosen.flip(3), chosen)
+    return crops[torch.arange(count, device=device), :, top, left]

@@ -46,17 +46,29 @@ def standard_library(
     Raises:
         MissingData: The folder has too little source.
     """
+    train, test = plain_texts(root, part, length)
+    return Text.of(train, test, TESTS if tests is None else tests, length)
+
+
+def plain_texts(
+    root: Path | None = None, part: Callable[[bytes], bytes] = bytes, least: int = LENGTH
+) -> tuple[bytes, bytes]:
+    """What of it is trained on and what is tested on, each longer than `least`.
+
+    Raises:
+        MissingData: The folder has too little source.
+    """
     root = root or Path(sysconfig.get_path("stdlib"))
     parts: tuple[list[bytes], list[bytes]] = [], []
     for name in sources(root):
         parts[for_testing(name)].append(part((root / name).read_bytes()))
     train, test = (b"\n".join(texts) for texts in parts)
-    if min(len(train), len(test)) <= length:
+    if min(len(train), len(test)) <= least:
         raise MissingData(
             f"{STDLIB} is not complete: {root} holds too few source files of Python's standard "
             "library. Use an installation of Python that has its .py files."
         )
-    return Text.of(train, test, TESTS if tests is None else tests, length)
+    return train, test
 
 
 def sources(root: Path) -> list[str]:
