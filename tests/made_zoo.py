@@ -14,7 +14,7 @@ from cgqbench.methods import chosen
 from cgqbench.records.train_curve import stretch
 from cgqbench.tasks.zoo import EPOCHS, MEMBERS
 
-CLASSIFIED = ("convnet", "resnet_gn", "gcn", "vit", "finetune", "vgg_svhn")
+CLASSIFIED = ("convnet", "resnet_gn", "gcn", "vit", "finetune", "vgg_svhn", "mixer", "sorting")
 DECAY = 400
 """Steps in which a train loss falls to 1/e of its way."""
 

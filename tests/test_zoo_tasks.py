@@ -23,7 +23,17 @@ from cgqbench.tasks.named import by_name
 from cgqbench.tasks.networks.gpt import GPT, SCALE
 from cgqbench.tasks.seeds import seed_everything
 from cgqbench.tasks.task import Task
-from cgqbench.tasks.zoo import CHOSEN, EPOCHS, MEMBERS, REPORTED, adapters, new_digits, pretraining
+from cgqbench.tasks.zoo import (
+    CHOSEN,
+    EPOCHS,
+    FRESH,
+    MEMBERS,
+    REPORTED,
+    adapters,
+    new_digits,
+    part_of,
+    pretraining,
+)
 from cgqbench.tasks.zoo.autoencoders import VAE, negative_elbo
 from cgqbench.tasks.zoo.citations import CLASSES, GCN
 from cgqbench.tasks.zoo.images import resnet_with_group_norm
@@ -33,7 +43,10 @@ from cgqbench.training.feed import Feed
 from cgqbench.training.runner import Conditions, run_cell
 
 CPU = torch.device("cpu")
-DRAWN = ("derivatives", "gcn", "factorisation", "gru_regression", "convnet", "lora", "finetune")
+DRAWN = (
+    *("derivatives", "gcn", "factorisation", "gru_regression", "convnet", "lora", "finetune"),
+    *FRESH,
+)
 """Those whose data are drawn here, cut from a text or chosen from a set."""
 
 
@@ -78,12 +91,16 @@ def digest(task: Task) -> str:
 # --- the split and the budgets
 
 
-def test_the_halves_are_those_that_were_fixed_before_anything_was_tried() -> None:
+def test_the_parts_are_those_that_were_fixed_before_anything_was_tried() -> None:
     chosen = "convnet gpt_small gpt_bf16 vae derivatives resnet_gn gcn"
     reported = "lstm vit factorisation autoencoder lora finetune gpt_large_batch vgg_svhn"
     assert list(CHOSEN) == chosen.split()
     assert list(REPORTED) == [*reported.split(), "gru_regression"]
-    assert list(MEMBERS) == [*CHOSEN, *REPORTED]
+    fresh = "skip_gram clicks mixer diffusion sorting flow contrastive tabular"
+    assert list(FRESH) == fresh.split()
+    assert list(MEMBERS) == [*CHOSEN, *REPORTED, *FRESH]
+    names = ("vae", "vit", "mixer", "gpt_fp32", "okapi")
+    assert [part_of(name) for name in names] == ["chosen", "reported", "fresh", "chosen", "chosen"]
 
 
 @pytest.mark.parametrize("name", MEMBERS)

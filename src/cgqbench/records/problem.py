@@ -40,6 +40,14 @@ TITLES = {
     "gpt_large_batch": "GPT, large batch",
     "vgg_svhn": "VGG-16, SVHN",
     "gru_regression": "GRU",
+    "skip_gram": "skip-gram",
+    "clicks": "clicks",
+    "mixer": "MLP-Mixer",
+    "diffusion": "diffusion",
+    "sorting": "sorting, GRU",
+    "flow": "flow",
+    "contrastive": "contrastive",
+    "tabular": "tabular",
 }
 """How datasets and networks are written in headings, in the order of the columns."""
 

@@ -1,4 +1,4 @@
-"""Pictures in classes: a small convnet, a ResNet without BatchNorm, a ViT, a plain VGG-16."""
+"""Pictures in classes: a small convnet, a mixer, a ResNet without BatchNorm, a ViT, a VGG-16."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cgqbench.tasks.data.images import cropped_and_flipped, normalised
 from cgqbench.tasks.networks import network
 from cgqbench.tasks.networks.convnet import convnet as convnet_network
 from cgqbench.tasks.networks.initial import kaiming_normal
+from cgqbench.tasks.networks.mixer import Mixer
 from cgqbench.tasks.networks.resnet import resnet
 from cgqbench.tasks.networks.vit import ViT
 from cgqbench.tasks.task import Task
@@ -26,6 +27,12 @@ def convnet() -> Task:
     """MNIST, with dropout."""
     data = load("mnist")
     return pictures(data, convnet_network, first(data.train, TRAINED))
+
+
+def mixer() -> Task:
+    """MNIST, with nothing but layers across places and across channels."""
+    data = load("mnist")
+    return pictures(data, partial(Mixer, patch=7, width=64, layers=4), first(data.train, TRAINED))
 
 
 def resnet_gn() -> Task:
