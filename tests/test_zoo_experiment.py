@@ -7,7 +7,7 @@ import pytest
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.methods import METHODS, chosen
 from cgqbench.records.problem import TITLES
-from cgqbench.tasks.zoo import EPOCHS, MEMBERS
+from cgqbench.tasks.zoo import EPOCHS, FRESH, MEMBERS, PARTS
 
 ZOO = EXPERIMENTS["zoo"]
 
@@ -45,3 +45,24 @@ def test_one_task_can_be_taken_alone() -> None:
     ]
     assert {cell.network for cell in ZOO.cells(1)} == set(MEMBERS)
     assert len(ZOO.cells(1, only=["lora", "adamw"])) == 5
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_can_be_taken_alone(part: str) -> None:
+    assert {cell.network for cell in ZOO.cells(1, only=[part])} == set(PARTS[part])
+    both = ZOO.cells(1, only=[part, "reported", "search"])
+    assert {cell.network for cell in both} == {*PARTS[part], *PARTS["reported"]}
+    assert {cell.method for cell in both} == {"search"}
+
+
+def test_a_part_narrows_what_else_is_named() -> None:
+    assert {cell.network for cell in ZOO.cells(1, only=["fresh", "flow"])} == {"flow"}
+    with pytest.raises(ValueError, match="zoo has no such column"):
+        ZOO.cells(1, only=["fresh", "gcn"])
+    for unknown in ("", "stale"):
+        with pytest.raises(ValueError, match=f"zoo has no '{unknown}'. Choose from: adamw"):
+            ZOO.cells(1, only=[unknown])
+    with pytest.raises(ValueError, match="table1 has no 'fresh'"):
+        EXPERIMENTS["table1"].cells(1, only=["fresh"])
+    assert len(EXPERIMENTS["table1"].cells(1, only=["mnist"])) == 10
+    assert len(ZOO.cells(1, only=["fresh"])) == len(FRESH) * len(ZOO.methods)

@@ -81,7 +81,9 @@ def reproduce(
     ],
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A data set, network or method to keep; may be given several times."),
+        typer.Option(
+            help="A data set, network, part or method to keep; may be given several times."
+        ),
     ] = None,
     seeds: opt.Seeds = 3,
     epochs: Annotated[
@@ -110,7 +112,7 @@ def reproduce(
     LineSearch, which wants no rate: `any_rate` has the base's rate from 1e-6 to 1, alone and
     searched; `sweep`, `sweep_long` and `sweep_images` the best tuned rates beside it; `ceiling`
     what ceiling, search and average are worth; `safety` asks whether anything dies. `zoo` has
-    sixteen small tasks of other kinds, `--only TASK` one of them.
+    twenty-four small tasks of other kinds, `--only TASK` one of them, `--only fresh` a part.
     """
     with clear_errors():
         if item == "figure1":

@@ -17,6 +17,8 @@ class Column:
     network: str
     epochs: int
     batch_size: int = 64
+    part: str = ""
+    """Of the experiment, if it has parts."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,15 @@ class Experiment:
     ) -> list[Cell]:
         """Its cells, seed by seed so that a stopped run has compared like with like.
 
-        `only` keeps what is named by data set, network or method; of each kind that is named, at
-        least one must match. A method's name without its settings stands for all that have it,
+        `only` keeps what is named by data set, network, part or method; of each kind that is named,
+        at least one must match. A method's name without its settings stands for all that have it,
         unless there is one without settings.
 
         >>> from cgqbench.experiments import EXPERIMENTS
         >>> len(EXPERIMENTS["table1"].cells(seeds=3, only=["mnist"]))
         30
         """
-        datasets, networks, methods = self._chosen(only)
+        datasets, networks, parts, methods = self._chosen(only)
         cells = [
             Cell(
                 self.name,
@@ -54,7 +56,10 @@ class Experiment:
                 average,
             )
             for seed, column, method in product(range(seeds), self.columns, self.methods)
-            if column.dataset in datasets and column.network in networks and method in methods
+            if column.dataset in datasets
+            and column.network in networks
+            and column.part in parts
+            and method in methods
         ]
         if not cells:
             columns = ", ".join(
@@ -63,10 +68,11 @@ class Experiment:
             raise ValueError(f"{self.name} has no such column. It has: {columns}.")
         return cells
 
-    def _chosen(self, only: Sequence[str]) -> tuple[set[str], set[str], set[str]]:
+    def _chosen(self, only: Sequence[str]) -> list[set[str]]:
         kinds = (
             {column.dataset for column in self.columns},
             {column.network for column in self.columns},
+            {column.part for column in self.columns},
             set(self.methods),
         )
         families: dict[str, set[str]] = {}
@@ -74,13 +80,12 @@ class Experiment:
             families.setdefault(method.partition(":")[0], set()).add(method)
         wanted: set[str] = set()
         for name in only:
-            exact = any(name in kind for kind in kinds)
+            exact = name != "" and any(name in kind for kind in kinds)
             if not exact and name not in families:
-                known = sorted({*kinds[0], *kinds[1], *families})
+                known = sorted({*kinds[0], *kinds[1], *kinds[2], *families} - {""})
                 raise ValueError(
                     f"{self.name} has no {name!r}. Choose from: {', '.join(known)}, "
                     "or a method with its settings."
                 )
             wanted |= {name} if exact else families[name]
-        datasets, networks, methods = ((kind & wanted) or kind for kind in kinds)
-        return datasets, networks, methods
+        return [(kind & wanted) or kind for kind in kinds]

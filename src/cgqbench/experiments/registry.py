@@ -7,7 +7,7 @@ from itertools import product
 
 from cgqbench.experiments import paper
 from cgqbench.experiments.experiment import Column, Experiment
-from cgqbench.tasks.zoo import EPOCHS, MEMBERS, ZOO
+from cgqbench.tasks.zoo import EPOCHS, PARTS, ZOO
 
 PAPER_METHODS = paper.METHODS
 RIVALS = ("schedulefree_adamw", "prodigy", "dadaptation", "dog", "mechanic", "gen")
@@ -51,7 +51,9 @@ ANY_RATE = tuple(
 )
 # Every kind of task, beside the best of two schedules at five rates each.
 ZOO_COLUMNS = tuple(
-    Column(ZOO, name, EPOCHS, member.batch_size) for name, member in MEMBERS.items()
+    Column(ZOO, name, EPOCHS, member.batch_size, part)
+    for part, members in PARTS.items()
+    for name, member in members.items()
 )
 ZOO_METHODS = (
     *(
