@@ -9,9 +9,9 @@ import pytest
 from made_zoo import DECAY, cell, train_loss
 
 from cgqbench.analysis.chance import chance_loss
-from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.comparison import Comparison, comparisons
 from cgqbench.analysis.milestones import Milestone, milestone, reached, smoothed
-from cgqbench.analysis.standings import Standing, standings
+from cgqbench.analysis.standings import Standing, parts, standings
 from cgqbench.records.reading import runs
 
 
@@ -92,17 +92,41 @@ def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
     assert milestone(standing) is None
 
 
-def test_the_reported_half_comes_last_and_is_called_so(tmp_path: Path) -> None:
-    for task in ("lstm", "vit", "gcn", "convnet"):
+def test_the_parts_follow_each_other_and_are_called_so(tmp_path: Path) -> None:
+    for task in ("flow", "lstm", "vit", "gcn", "clicks", "convnet"):
         cell(tmp_path, task, "search", 50.0, 50.0)
     found = standings(comparisons(runs(tmp_path)))
-    assert [(standing.task, standing.half) for standing in found] == [
+    assert [(standing.task, standing.part) for standing in found] == [
         ("convnet", "chosen on"),
         ("gcn", "chosen on"),
         ("lstm", "reported"),
         ("vit", "reported"),
+        ("clicks", "fresh"),
+        ("flow", "fresh"),
     ]
-    assert [standing.title for standing in found] == ["convnet", "GCN", "LSTM", "ViT"]
+    titles = ["convnet", "GCN", "LSTM", "ViT", "clicks", "flow"]
+    assert [standing.title for standing in found] == titles
+    assert {part: [one.task for one in members] for part, members in parts(found).items()} == {
+        "reported": ["lstm", "vit"],
+        "fresh": ["clicks", "flow"],
+        "all": ["convnet", "gcn", "lstm", "vit", "clicks", "flow"],
+    }
+
+
+def test_a_part_of_which_there_is_nothing_or_that_is_all_is_not_shown_apart(
+    tmp_path: Path,
+) -> None:
+    assert parts([]) == {"all": []}
+    for task in ("flow", "clicks"):
+        cell(tmp_path, task, "search", 1.0, 1.0)
+    found = standings(comparisons(runs(tmp_path)))
+    assert parts(found) == {"all": found}
+    assert list(parts([*found, *standings(one_more(tmp_path / "gcn"))])) == ["fresh", "all"]
+
+
+def one_more(folder: Path) -> list[Comparison]:
+    cell(folder, "gcn", "search", 50.0, 50.0)
+    return comparisons(runs(folder))
 
 
 def test_guessing_in_the_zoo() -> None:

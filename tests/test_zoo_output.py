@@ -114,12 +114,50 @@ def test_every_task_has_the_steps_to_a_milestone(small: Path) -> None:
     assert gpt[:3] == ["GPT, small; chosen on", f"{level:.3f}; AdamW lr=0.003, step 300", "300"]
     assert vgg[1] == "1.254; AdamW lr=0.001, step 300"  # those of 10 fit
     assert vgg[4] == "–", "the dead never arrive"
-    assert reported[0] == "median, reported half"
+    assert reported[0] == "median, reported"
     assert reported[4] == "–"
     assert reported[5] == vgg[5]
     middle = (int(gpt[5]) + int(vgg[5])) / 2
     assert int(everything[5]) == pytest.approx(middle, abs=1)
     assert int(gpt[5]) < 300 < int(vgg[5])
+
+
+@pytest.fixture
+def with_fresh(small: Path) -> Path:
+    """A third task, of the fresh part."""
+    cell(small, "flow", "adamw:lr=0.001", 8.0, 7.9)
+    cell(small, "flow", "adamw_cosine:lr=0.003", 7.6, 7.7)
+    cell(small, "flow", "prodigy", 7.6, 7.8, speed=0.9)
+    cell(small, "flow", "search", 7.7, 7.638, speed=1.2)
+    return small
+
+
+def test_the_fresh_part_has_rows_of_its_own(with_fresh: Path) -> None:
+    tasks = text(zoo_tasks(compared(with_fresh)))
+    assert tasks[2][0] == "flow; fresh; 1,500 steps; test loss"
+    assert tasks[2][4].startswith("7.638; 0.5 % worse; final 7.700")
+    methods = text(zoo_methods(compared(with_fresh)))
+    assert [line[0] for line in methods] == [*["reported"] * 3, *["fresh"] * 3, *["all"] * 3]
+    assert methods[5][1:7] == [
+        *("LineSearch", "0.5 % worse (flow)", "–", "1 of 1", "0 of 1", "none")
+    ]
+    assert [line[4] for line in methods[6:]] == ["1 of 3", "1 of 3", "2 of 3"]
+    start = text(zoo_start(compared(with_fresh)))
+    words = ["flow; fresh", "median, reported", "median, fresh", "median, all"]
+    assert [line[0] for line in start[2:]] == words
+    assert start[4][5] == start[2][5]
+    assert int(start[5][5]) == sorted(int(line[5]) for line in start[:3])[1]
+
+
+def test_the_other_parts_rows_are_those_without_it(small: Path) -> None:
+    before = [text(make(compared(small))) for make in (zoo_tasks, zoo_methods, zoo_start)]
+    cell(small, "flow", "adamw:lr=0.001", 8.0, 7.9)
+    cell(small, "flow", "search", 7.7, 7.6)
+    after = [text(make(compared(small))) for make in (zoo_tasks, zoo_methods, zoo_start)]
+    assert after[0][:2] == before[0]
+    assert after[1][:3] == before[1][:3]
+    assert after[2][:2] == before[2][:2]
+    assert after[2][3] == before[2][2], "the median of the reported"
 
 
 def test_tasks_too_short_for_it_are_in_no_median(tmp_path: Path) -> None:
@@ -165,7 +203,7 @@ def test_the_profile_counts_the_tasks_near_the_best(
     kept = keeping(monkeypatch, "zoo_profile")
     profile(compared(small), small / "profile.png")
     reported, everything = kept[0].axes
-    assert reported.get_title(loc="left") == "Reported half: 1 task"
+    assert reported.get_title(loc="left") == "Reported: 1 task"
     assert everything.get_title(loc="left") == "All: 2 tasks"
     # GPT: 1.503 / 1.5; VGG: an error of 9.6 to the best 9.
     search = shares(everything, "LineSearch")
@@ -177,6 +215,17 @@ def test_the_profile_counts_the_tasks_near_the_best(
     assert shares(reported, "Prodigy") == {0.1: 0.0, 100.0: 0.0}
     # Best on both: there from the start.
     assert shares(everything, "AdamW, best rate and schedule") == {0.1: 1.0, 100.0: 1.0}
+
+
+def test_the_profile_has_a_panel_for_each_part(
+    with_fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keeping(monkeypatch, "zoo_profile")
+    profile(compared(with_fresh), with_fresh / "profile.png")
+    titles = [axis.get_title(loc="left") for axis in kept[0].axes]
+    assert titles == ["Reported: 1 task", "Fresh: 1 task", "All: 3 tasks"]
+    assert list(shares(kept[0].axes[1], "LineSearch")) == pytest.approx([0.1, 0.5, 100])
+    assert shares(kept[0].axes[2], "LineSearch")[100] == 1.0
 
 
 def test_a_panel_for_each_task_over_steps_and_over_time(

@@ -15,7 +15,7 @@ from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.measures import averaged, best, higher_is_better, judged_by
 from cgqbench.analysis.summary import Entry, summary
 from cgqbench.records.reading import Run
-from cgqbench.tasks.zoo import REPORTED, ZOO
+from cgqbench.tasks.zoo import PARTS, ZOO, part_of
 
 CONSTANT, SCHEDULED = REFERENCES = "adamw", "adamw_cosine"
 """The methods whose best rate is the reference."""
@@ -24,6 +24,8 @@ DEFAULT = "adamw:lr=0.001"
 OURS = "search"
 CLOSE_LOSS, CLOSE_ACCURACY = 1.0, 0.3
 """Worse than the reference by no more than these, percents and points, is as good as it."""
+UNCHOSEN = tuple(part for part in PARTS if part != "chosen")
+"""The parts of the zoo on which nothing was chosen."""
 LEAST_ERROR = 0.01
 """Percents: no error is taken for less, so that one may be divided by it."""
 
@@ -79,14 +81,10 @@ class Standing:
         return self.comparison.name.removeprefix("Zoo / ")
 
     @property
-    def reported(self) -> bool:
-        """Whether it is of the half on which nothing was chosen."""
-        return self.task in REPORTED
-
-    @property
-    def half(self) -> str:
-        """The half it is of, in words."""
-        return "reported" if self.reported else "chosen on"
+    def part(self) -> str:
+        """The part of the zoo it is of, in words."""
+        part = part_of(self.task)
+        return part if part in UNCHOSEN else "chosen on"
 
     @property
     def reference(self) -> Result | None:
@@ -127,9 +125,16 @@ class Standing:
 
 
 def standings(compared: Sequence[Comparison]) -> list[Standing]:
-    """One for each task of the zoo that there are records of, the reported half last."""
+    """One for each task of the zoo that there are records of, part by part, the fresh last."""
     found = [_standing(one) for one in compared if one.problem.experiment == ZOO]
-    return sorted(found, key=lambda standing: standing.reported)
+    return sorted(found, key=lambda standing: list(PARTS).index(part_of(standing.task)))
+
+
+def parts(found: Sequence[Standing]) -> dict[str, list[Standing]]:
+    """The parts on which nothing was chosen, as far as there are records of them, and all."""
+    apart = {part: [one for one in found if one.part == part] for part in UNCHOSEN}
+    known = {part: members for part, members in apart.items() if 0 < len(members) < len(found)}
+    return {**known, "all": list(found)}
 
 
 def family(method: str) -> str:

@@ -74,7 +74,7 @@ def _panels(
     figure, axes = canvas(rows, columns, (3.0 * max(columns, 3), 1.8 + 2.1 * rows))
     for axis, standing in zip(axes, found, strict=False):
         title(axis, standing.title)
-        note(axis, standing.half)
+        note(axis, standing.part)
         results = standing.results
         lines = {name: line_of(standing, results[name]) for name in drawn if name in results}
         _draw(axis, {name: line for name, line in lines.items() if line[0]}, drawn)

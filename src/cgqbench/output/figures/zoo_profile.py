@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from cgqbench.analysis.comparison import Comparison, several
-from cgqbench.analysis.standings import REFERENCES, Standing, standings
+from cgqbench.analysis.standings import REFERENCES, Standing, parts, standings
 from cgqbench.output.figures.canvas import INK, canvas, heading, legend, plain_decades, saved, title
 from cgqbench.output.figures.zoo_lines import Stroke, strokes
 
@@ -26,13 +26,13 @@ TUNED: Stroke = {
 
 
 def profile(compared: Sequence[Comparison], path: Path) -> Path:
-    """Two panels, the reported half and all tasks: share of tasks within a distance of the best."""
+    """A panel for each part and one for all: the share of tasks within a distance of the best."""
     found = standings(compared)
     drawn = {name: line for name, line in strokes(found).items() if name not in REFERENCES}
-    figure, axes = canvas(1, 2, (9.0, 4.4), sharey=True)
-    parts = {"Reported half": [one for one in found if one.reported], "All": found}
-    for axis, (words, members) in zip(axes, parts.items(), strict=True):
-        title(axis, f"{words}: {several(len(members), 'task')}")
+    panels = parts(found)
+    figure, axes = canvas(1, len(panels), (4.5 * max(len(panels), 2), 4.4), sharey=True)
+    for axis, (part, members) in zip(axes, panels.items(), strict=True):
+        title(axis, f"{part.capitalize()}: {several(len(members), 'task')}")
         _draw(axis, [_tuned(one) for one in members], TUNED)
         for name, line in drawn.items():
             known = [one for one in members if name in one.untuned]

@@ -14,6 +14,7 @@ from cgqbench.analysis.standings import (
     CONSTANT,
     Result,
     Standing,
+    parts,
     standings,
 )
 from cgqbench.output.table import Column, Table, TableCell, plain_row
@@ -26,15 +27,12 @@ Pairs = list[tuple[Standing, Result]]
 
 
 def zoo_methods(compared: Sequence[Comparison]) -> Table | None:
-    """A row for each untuned method, on the reported half and on all tasks; None without a zoo."""
+    """A row for each untuned method, on each part and on all tasks; None without a zoo."""
     found = standings(compared)
-    parts = {"reported": [one for one in found if one.reported], "all": found}
-    if not parts["reported"] or len(parts["reported"]) == len(found):
-        parts = {"all": found}
     methods = {name: result.entry.label for one in found for name, result in one.untuned.items()}
     rows = [
         _row(part, label, [(one, one.untuned[name]) for one in members if name in one.untuned])
-        for part, members in parts.items()
+        for part, members in parts(found).items()
         for name, label in methods.items()
         if any(name in one.untuned for one in members)
     ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.measures import shown_loss
 from cgqbench.analysis.milestones import AT, WINDOW, Milestone, milestone
-from cgqbench.analysis.standings import CONSTANT, SCHEDULED, Standing, standings
+from cgqbench.analysis.standings import CONSTANT, SCHEDULED, Standing, parts, standings
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
 
 
@@ -28,11 +28,9 @@ def zoo_start(compared: Sequence[Comparison]) -> Table | None:
     heads = [Column("task"), Column("tuned AdamW's loss", numbers=True)]
     heads += [Column(label, numbers=True) for label in labels.values()]
     rows = [_row(one, mark, labels) for one, mark in known]
-    parts = {
-        "median, reported half": [mark for one, mark in known if one.reported],
-        "median, all": [mark for _, mark in known],
-    }
-    rows += [_median(words, marks, labels) for words, marks in parts.items() if marks]
+    for part in parts([one for one, _ in known]):
+        marks = [mark for one, mark in known if part in (one.part, "all")]
+        rows.append(_median(f"median, {part}", marks, labels))
     return Table(
         f"The zoo, steps to the loss that tuned AdamW has at step {AT}",
         tuple(heads),
@@ -47,7 +45,7 @@ def _row(standing: Standing, mark: Milestone, labels: dict[str, str]) -> tuple[T
     reference = standing.tuned[CONSTANT].entry.label
     at = f"{reference}, step {mark.step}"
     return (
-        TableCell((Span(standing.title),), ((Span(standing.half),),)),
+        TableCell((Span(standing.title),), ((Span(standing.part),),)),
         TableCell((Span(shown_loss(mark.loss)),), ((Span(at),),)),
         *(TableCell((Span(_steps(mark, name)),)) for name in labels),
     )
