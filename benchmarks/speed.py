@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Network:
         return step
 
 
-def network_rows(name: str, network: Network) -> list[tuple[str, float, float]]:
+def network_rows(name: str, network: Network, goal: float) -> list[tuple[str, float, float]]:
     time_of = medians(
         {
             "forward": network.forward,
@@ -110,7 +111,7 @@ def network_rows(name: str, network: Network) -> list[tuple[str, float, float]]:
         (
             f"{name}: searched step ÷ (forward+backward + {probes:.2f} forwards)",
             searched["CGQ"] / drift / plain,
-            1.10,
+            goal,
         ),
         (
             f"{name}: sCGQ (p=0.1) ÷ SGD (Nesterov 0.9, foreach)",
@@ -128,7 +129,7 @@ def step_row() -> tuple[str, float, float]:
     time_of = medians({"SGD": sgd.step, "CGQ": CGQ(params, lr=1e-6).step}, 0.15, 5)
     count = sum(param.numel() for param in params) / 1e6
     name = f"unsearched step(), {len(params)} tensors / {count:.1f} M ÷ SGD momentum foreach"
-    return name, time_of["CGQ"] / time_of["SGD"], 2.0
+    return name, time_of["CGQ"] / time_of["SGD"], 1.3
 
 
 def peak_memory(momentum: str) -> float:
@@ -173,9 +174,11 @@ def memory_rows() -> list[tuple[str, float, float]]:
 
 
 def main() -> None:
+    # Rates are tiny on purpose, and some steps have no closure.
+    warnings.simplefilter("ignore", UserWarning)
     jobs: list[Callable[[], list[tuple[str, float, float]]]] = [
-        lambda: network_rows("MLP 784-1000-10, batch 64", Network(mlp, (784,))),
-        lambda: network_rows("ResNet-20, batch 64", Network(resnet20, (3, 32, 32))),
+        lambda: network_rows("MLP 784-1000-10, batch 64", Network(mlp, (784,)), 1.40),
+        lambda: network_rows("ResNet-20, batch 64", Network(resnet20, (3, 32, 32)), 1.10),
         lambda: [step_row()],
         memory_rows,
     ]
