@@ -21,7 +21,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("cgq.vectors",),
     ("cgq.evaluation",),
     ("cgq.engine",),
-    ("cgq.cgq", "cgq.line_search", "cgq.average"),
+    ("cgq.cgq", "cgq.conjugate_descent", "cgq.line_search", "cgq.average"),
     ("cgq",),
     ("cgq.hosts",),
     ("cgq.lightning", "cgq.huggingface", "cgq.skorch", "cgq.timm"),
@@ -123,10 +123,12 @@ def test_every_layer_is_there() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {module: {each.module for each in of_cgq(module)} - {module} for module in OURS}
+    cycle: list[str] = []
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(" ← ".join(error.args[1]))
+        cycle = error.args[1]
+    assert cycle == []
 
 
 @pytest.mark.parametrize("module", [name for name in OURS if name.startswith("cgq.rules")])

@@ -256,24 +256,25 @@ def test_a_ceiling_that_is_the_rate_is_told() -> None:
     assert optimizer.param_groups[0]["capped_share"] < 0.1
 
 
-def test_a_schedule_that_lowers_the_ceiling_is_no_reason_to_speak() -> None:
+def annealed(steps: int, of: int) -> tuple[nn.Parameter, CGQ]:
+    """A run whose ceiling a schedule lowers."""
     weight = nn.Parameter(torch.zeros(3).double())
     optimizer = CGQ([weight], lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=150)
-    for _ in range(150):
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=of)
+    for _ in range(steps):
         optimizer.step(lambda: flat(weight))
         scheduler.step()
+    return weight, optimizer
+
+
+def test_a_schedule_that_lowers_the_ceiling_is_no_reason_to_speak() -> None:
+    _, optimizer = annealed(steps=150, of=150)
     assert optimizer.param_groups[0]["capped_share"] > 0.98
 
 
 def test_a_schedule_that_goes_on_from_an_older_state_is_no_reason_to_speak() -> None:
     """Such a state does not hold the first ceiling, but the scheduler's entry."""
-    weight = nn.Parameter(torch.zeros(3).double())
-    optimizer = CGQ([weight], lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
-    for _ in range(50):
-        optimizer.step(lambda: flat(weight))
-        scheduler.step()
+    weight, optimizer = annealed(steps=50, of=200)
     older = optimizer.state_dict()
     for group in older["param_groups"]:
         for name in ("first_lr", "capped_share", "searched"):

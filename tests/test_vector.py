@@ -207,7 +207,7 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
         collectives.append(len(along))
         return parts, along
 
-    monkeypatch.setattr("cgq.cgq.reduction", lambda params, ranks: reduce)
+    monkeypatch.setattr("cgq.conjugate_descent.reduction", lambda params, ranks: reduce)
     torch.manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(3, 2).double()) for _ in range(2)]
     optimizer = CGQ(

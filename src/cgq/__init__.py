@@ -1,7 +1,8 @@
 """Training without a learning rate: conjugate gradients with a quadratic line search."""
 
 from cgq.average import AnytimeAverage, anytime_average
-from cgq.cgq import CGQ, ConjugateDescent
+from cgq.cgq import CGQ
+from cgq.conjugate_descent import ConjugateDescent
 from cgq.line_search import LineSearch
 from cgq.rules.momentum import bounded, dai_yuan, fletcher_reeves, hestenes_stiefel, polak_ribiere
 from cgq.rules.parabola import Parabola, least_squares, two_point

@@ -27,7 +27,7 @@ from cgq.engine.messages import (
 )
 from cgq.engine.options import SearchOptions
 from cgq.engine.run_guard import has_seen_no_loss
-from cgq.evaluation.closure import Closure, is_lightning_s
+from cgq.evaluation.closure_kinds import Closure, is_lightning_s
 from cgq.evaluation.objective import Objective
 
 BARE = 10  # steps without a closure after which none is to be expected

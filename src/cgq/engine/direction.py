@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cgq.engine.options import SearchOptions
-from cgq.evaluation.closure import loss_value
+from cgq.evaluation.loss import loss_value
 from cgq.evaluation.precision import rounding
 from cgq.rules.scalars import Number, stacked, times
 from cgq.rules.search import Search

@@ -24,7 +24,8 @@ from cgq.engine.run_guard import Guard
 from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
 from cgq.engine.state import NUMBERS, complete, read, record
-from cgq.evaluation.closure import Closure, ClosureObjective, objective_of
+from cgq.evaluation.closure import ClosureObjective, objective_of
+from cgq.evaluation.closure_kinds import Closure
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import GradientLog
 from cgq.evaluation.objective import Objective

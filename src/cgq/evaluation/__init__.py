@@ -4,9 +4,11 @@ These names are public, for hosts and for objectives of one's own, such as captu
 """
 
 from cgq.evaluation import rng
-from cgq.evaluation.closure import Closure, loss_value, objective_of
+from cgq.evaluation.closure import objective_of
+from cgq.evaluation.closure_kinds import Closure
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import StaleGradients
+from cgq.evaluation.loss import loss_value
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.precision import dtypes_behind, rounding
 

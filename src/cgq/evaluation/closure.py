@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import numbers
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from cgq.evaluation.closure_kinds import Closure, called_with_backward
 from cgq.evaluation.environment import Environment
 from cgq.evaluation.gradients import StaleGradients
+from cgq.evaluation.loss import check_loss, detached, loss_value
 from cgq.evaluation.objective import Objective, PassNotes
 from cgq.evaluation.precision import dtypes_behind, rounding
-from cgq.rules import scalars
 from cgq.vectors.sharding import gather_anew, gathering, local
-
-Closure = Callable[..., Any]
 
 COMPUTED_BEFORE = (
     "The closure returned the same loss again: it was computed before the step, and tells nothing "
@@ -107,12 +104,12 @@ class ClosureObjective:
     ) -> Tensor | float | None:
         loss = self._loss = self._call(backward=True)
         if loss is not None:
-            _check_loss(loss)
+            check_loss(loss)
         self._first = weakref.ref(loss) if isinstance(loss, Tensor) else None
         if self._has_grads():
             self.runs_backward = not self._takes_backward
             self.dropped = [grad for grad in given if grad is not None]
-            return _detached(loss)
+            return detached(loss)
         if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
             _run_backward(loss)
         else:  # whoever called step() has run backward() before
@@ -120,7 +117,7 @@ class ClosureObjective:
             self.uses_callers = self._has_grads()
         if loss is not None and not self._has_grads():
             self._refuse_to_go_on()
-        return _detached(loss)
+        return detached(loss)
 
     def _refuse_to_go_on(self) -> None:
         """Raise, unless nothing is to be trained."""
@@ -171,7 +168,7 @@ class ClosureObjective:
         self.draws_differ |= self._notes.draws_differ
         if loss is None:
             raise RuntimeError("The closure returned a loss at first and None when probed.")
-        _check_loss(loss)
+        check_loss(loss)
         # Without a graph it may have been written anew: a captured CUDA graph does that.
         again = self._first is not None and loss is self._first()
         if again and isinstance(loss, Tensor) and loss.requires_grad:
@@ -221,58 +218,6 @@ class ClosureObjective:
             param.grad = grad
 
 
-def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]:
-    """The closure as a function of `backward`, and whether it makes use of it.
-
-    It does if it has a parameter of that name, or one positional parameter without default.
-    """
-    code = getattr(closure, "__code__", None)
-    takes_any = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # as decorators' wrappers do
-    if code and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes_any):
-        return (lambda backward: closure()), False  # by far the most frequent, and quickly told
-    try:
-        signature = inspect.signature(closure)
-    except (TypeError, ValueError):  # a builtin that hides its signature
-        return (lambda backward: closure()), False
-    parameters = signature.parameters.values()
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    named = signature.parameters.get("backward")
-    if named is not None and named.kind is not named.POSITIONAL_ONLY and needed in ([], [named]):
-        return (lambda backward: closure(backward=backward)), True
-    if len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY:
-        return closure, True
-    if needed:
-        raise ValueError(
-            f"The closure needs arguments that step() cannot give: {signature}. "
-            "Write closure() -> loss or closure(backward: bool) -> loss."
-        )
-    return (lambda backward: closure()), False
-
-
-def is_lightning_s(closure: Closure) -> bool:
-    """Whether it is the closure of Lightning's Trainer, which no user can rewrite."""
-    owner = getattr(closure, "func", closure)  # it comes as a partial
-    package = str(getattr(owner, "__module__", "")).partition(".")[0]
-    return package in ("lightning", "pytorch_lightning")
-
-
-def _check_loss(loss: Any) -> None:
-    if isinstance(loss, Tensor):
-        if loss.numel() != 1 or loss.is_complex():
-            raise ValueError(
-                f"The closure returned a {loss.dtype} tensor of shape {tuple(loss.shape)}; a line "
-                "search needs one real number. Reduce it, for example with .mean()."
-            )
-    elif not isinstance(loss, numbers.Real):
-        raise ValueError(
-            f"The closure returned {type(loss).__name__}; return the loss as a tensor or a number."
-        )
-
-
 def _run_backward(loss: Tensor) -> None:
     try:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -280,16 +225,3 @@ def _run_backward(loss: Tensor) -> None:
         if "backward through the graph a second time" in str(error):
             raise RuntimeError(COMPUTED_BEFORE) from error
         raise
-
-
-def _detached(loss: Tensor | float | None) -> Tensor | float | None:
-    return loss.detach() if isinstance(loss, Tensor) else loss
-
-
-def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:
-    """The loss as a wide number of our own: a float, or a 0-dim tensor on an accelerator."""
-    if not isinstance(loss, Tensor):
-        return float(loss)
-    if scalars.is_host(loss.device):
-        return loss.item()
-    return loss.detach().reshape(()).to(device, scalars.scalar_dtype(device), copy=True)

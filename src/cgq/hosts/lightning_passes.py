@@ -18,7 +18,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.state import count_skipped
-from cgq.evaluation.closure import Closure
+from cgq.evaluation.closure_kinds import Closure
 from cgq.evaluation.gradients import StaleGradients
 from cgq.hosts.micro_batches import MicroBatches
 

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import Strategy
 
-from cgq.evaluation.closure import Closure, called_with_backward
+from cgq.evaluation.closure_kinds import Closure, called_with_backward
 from cgq.hosts.lightning_passes import RepeatsPasses, share_of_loss
 from cgq.hosts.patching import patched
 from cgq.hosts.silent import silent

@@ -12,8 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from cgq.evaluation import rng
-from cgq.evaluation.closure import loss_value
 from cgq.evaluation.environment import Environment
+from cgq.evaluation.loss import loss_value
 from cgq.evaluation.objective import PassNotes
 from cgq.evaluation.precision import dtypes_behind, rounding
 

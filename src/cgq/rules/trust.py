@@ -61,18 +61,18 @@ class Trust(NamedTuple):
         if not abs(loss) < HUGE:
             return self
         n = self.losses
-        start = _mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
-        recent = _mean(self.recent_loss, loss, n, RECENT)
+        start = moving_mean(self.start_loss, loss, n, 0.0) if n < FIRST else self.start_loss
+        recent = moving_mean(self.recent_loss, loss, n, RECENT)
         deviation = (loss - recent) ** 2
         plateau = self.plateau_loss
         if BEGINNING // 2 <= n < BEGINNING:  # what came before is of large outputs at first
-            plateau = _mean(plateau, loss, n - BEGINNING // 2, 0.0)
+            plateau = moving_mean(plateau, loss, n - BEGINNING // 2, 0.0)
         return self._replace(
             losses=n + 1,
             start_loss=start,
             recent_loss=recent,
-            usual_loss=_mean(self.usual_loss, loss, n, USUAL),
-            loss_variance=_mean(self.loss_variance, deviation, n, RECENT / 2),
+            usual_loss=moving_mean(self.usual_loss, loss, n, USUAL),
+            loss_variance=moving_mean(self.loss_variance, deviation, n, RECENT / 2),
             plateau_loss=plateau,
         )
 
@@ -81,8 +81,8 @@ class Trust(NamedTuple):
         n = self.searches
         return self._replace(
             searches=n + 1,
-            recent_share=_mean(self.recent_share, share, n, RECENT_SHARE),
-            usual_share=_mean(self.usual_share, share, n, USUAL_SHARE),
+            recent_share=moving_mean(self.recent_share, share, n, RECENT_SHARE),
+            usual_share=moving_mean(self.usual_share, share, n, USUAL_SHARE),
         )
 
     def decided(self) -> Trust:
@@ -145,10 +145,10 @@ class Trust(NamedTuple):
         return self.losses >= STUCK and self.usual_loss > bound
 
 
-def _mean(old: float, new: float, count: int, rate: float) -> float:
+def moving_mean(old: float, new: float, count: int, rate: float) -> float:
     """The mean of `count` values and `new`; a moving one as soon as 1/count is below `rate`.
 
-    >>> _mean(1.0, 2.0, count=1, rate=0.1), _mean(1.0, 2.0, count=99, rate=0.1)
+    >>> moving_mean(1.0, 2.0, count=1, rate=0.1), moving_mean(1.0, 2.0, count=99, rate=0.1)
     (1.5, 1.1)
     """
     return old + max(rate, 1.0 / (count + 1)) * (new - old)

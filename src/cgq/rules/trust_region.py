@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cgq.rules.search import Search
-from cgq.rules.trust import SAFE, Trust
+from cgq.rules.trust import SAFE, Trust, moving_mean
 
 NEWS = 0.2  # agreement is a mean over about the last five searches ...
 LINE_NEWS = 0.1  # ... and straightness over the last ten
@@ -131,13 +131,13 @@ class Region(NamedTuple):
         if math.isfinite(agreement) and math.isfinite(own):
             n, off = self.agreements, agreement - self.agreement
             judged = judged._replace(
-                agreement=_mean(self.agreement, agreement, n, NEWS),
-                own_agreement=_mean(self.own_agreement, own, n, NEWS),
-                agreement_variance=_mean(self.agreement_variance, off * off, n, NEWS),
+                agreement=moving_mean(self.agreement, agreement, n, NEWS),
+                own_agreement=moving_mean(self.own_agreement, own, n, NEWS),
+                agreement_variance=moving_mean(self.agreement_variance, off * off, n, NEWS),
                 agreements=n + 1,
             )
         if math.isfinite(straight):
-            mean = _mean(self.straightness, straight, self.lines, LINE_NEWS)
+            mean = moving_mean(self.straightness, straight, self.lines, LINE_NEWS)
             judged = judged._replace(straightness=mean, lines=self.lines + 1)
         return judged
 
@@ -173,8 +173,3 @@ def straightness(search: Search) -> float:
         return math.nan
     share = (search.loss - search.trial_losses[0]) / promised
     return min(2.0, max(-2.0, share)) if math.isfinite(share) else -2.0
-
-
-def _mean(old: float, new: float, count: int, rate: float) -> float:
-    """The mean of `count` values and `new`; a moving one as soon as 1/count is below `rate`."""
-    return old + max(rate, 1.0 / (count + 1)) * (new - old)
