@@ -46,9 +46,10 @@ def serving(site: FileServer) -> Iterator[FileServer]:
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
-            self.end_headers()
             body = body[: site.hang_up_after]
+            # Before the headers, which tell a client that it may ask again.
             site.sent.append((self.path, status, len(body)))
+            self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
