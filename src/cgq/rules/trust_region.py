@@ -17,8 +17,11 @@ LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is
 USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
 BENT, STRAIGHT, VERY_STRAIGHT = 0.5, 0.7, 0.95  # shares of what the slope promises that came
 STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher
-FAR = 2.0  # where it is very straight, the region may grow so much further
-GROWTH = 0.25  # a search, where the next batch agrees as well as the one that chose the step
+FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
+# A search, where the next batch agrees as well as the one that chose the step: up to ρ, and beyond
+# it along a line that does not bend at all. Wide steps at the start of a transformer look good for
+# ten batches and cost it its end.
+QUICK, FURTHER = 1.0, 0.25
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
 
 
@@ -28,7 +31,7 @@ class Region(NamedTuple):
     *Agreement* is the cosine between the last step and the descent that the next batch asks for,
     -g·s/(|g||s|). A batch always agrees with the step it chose itself; the next one did not choose
     it. What share of the one is in the other says how much of a step holds for other batches too,
-    and so fast the region grows; where that share is lost in noise, as on the plateau a plain VGG
+    and so fast the region grows, beyond ρ only along a straight line; where that share is lost in noise, as on the plateau a plain VGG
     starts from, a step's length has to be earned by a falling loss.
 
     *Straightness* is what a trial brought of what the slope promised, (φ(0) - φ(γ))/(γ|φ'(0)|):
@@ -40,7 +43,7 @@ class Region(NamedTuple):
     ...     region = region.after(
     ...         straight, 0.1, 0.2, steps=step, trust=trust, rho=0.005, fade=1.0, age=0.05)
     >>> round(region.radius, 4)
-    0.0146
+    0.0258
     """
 
     radius: float = SAFE
@@ -90,7 +93,7 @@ class Region(NamedTuple):
         0.002
         """
         stretched = max(rho * fade, STRETCH * min(rho, USUAL) * fade)
-        return min(self.radius, max(stretched, FAR * _early(rho, age)))
+        return min(self.radius, max(stretched, _widest(rho, age)))
 
     def after(
         self,
@@ -119,11 +122,10 @@ class Region(NamedTuple):
         else:  # fade from where growth has led
             new = max(earned, radius * math.sqrt((self.judged_at + 1) / (steps + 1)))
         if judged._may_grow(trust):
-            most = (FAR if judged.straightness > VERY_STRAIGHT else 1.0) * _early(rho, age)
-            new = max(new, min(most, radius * (1.0 + GROWTH * judged.confirmed)))
+            new = max(new, judged._grown(rho, age))
         elif judged.certainty < -SURE or judged.straightness < BENT:
             new = min(new, max(earned, NARROWER * radius))
-        return judged._replace(radius=min(new, max(earned, FAR * _early(rho, age))))
+        return judged._replace(radius=min(new, max(earned, _widest(rho, age))))
 
     def _judged(self, straight: float, agreement: float, own: float) -> Region:
         """With what was measured now."""
@@ -154,10 +156,17 @@ class Region(NamedTuple):
         sure = self.certainty > SURE and self.straightness > STRAIGHT
         return sure and trust.losses > LARGE_OUTPUTS
 
+    def _grown(self, rho: float, age: float) -> float:
+        """As wide as agreement makes it: quickly ρ, and more the straighter the line is."""
+        quick = min(rho, USUAL, self.radius * (1.0 + QUICK * self.confirmed))
+        straighter = (min(1.0, self.straightness) - VERY_STRAIGHT) / (1.0 - VERY_STRAIGHT)
+        further = self.radius * (1.0 + FURTHER * max(0.0, straighter) * self.confirmed)
+        return min(_widest(rho, age), max(quick, further))
 
-def _early(rho: float, age: float) -> float:
-    """How wide agreement may make it: three ρ at first, ρ after `full_steps`."""
-    return min(rho, USUAL) / math.sqrt(age + 0.1)
+
+def _widest(rho: float, age: float) -> float:
+    """How wide agreement may make it: six ρ at first, two ρ after `full_steps`."""
+    return FAR * min(rho, USUAL) / math.sqrt(age + 0.1)
 
 
 def straightness(search: Search) -> float:
