@@ -149,6 +149,8 @@ def test_a_falling_loss_earns_the_ceiling(earned: float) -> None:
 
 def test_a_straight_line_stretches_an_earned_ceiling() -> None:
     assert after(Region(), 200, share=0.8, earned=1.0).radius == pytest.approx(1.5 * RHO)
+    assert after(Region(), 200, share=0.7, earned=1.0).radius == pytest.approx(1.25 * RHO)
+    assert after(Region(), 200, share=0.65, earned=1.0).radius == pytest.approx(RHO)
     assert after(Region(), 200, share=0.8, earned=RHO).radius == pytest.approx(RHO / 2)
 
 

@@ -15,13 +15,15 @@ SURE = 2.0  # standard errors
 UNMEASURED = 0.8  # a line that was not measured yet is straight enough to go on, not to go far
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
 USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
-BENT, STRAIGHT, VERY_STRAIGHT = 0.5, 0.7, 0.95  # shares of what the slope promises that came
-STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher
+BENT, STRAIGHT = 0.5, 0.7  # shares of what the slope promises that came
+STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher:
+STRETCHES = 0.65, 0.75  # from nothing to all of it, for a jump would upset what has settled
 FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
 # A search, where the next batch agrees as well as the one that chose the step: up to ρ, and beyond
 # it along a line that does not bend at all. Wide steps at the start of a transformer look good for
 # ten batches and cost it its end.
 QUICK, FURTHER = 1.0, 0.25
+WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
 
 
@@ -31,8 +33,9 @@ class Region(NamedTuple):
     *Agreement* is the cosine between the last step and the descent that the next batch asks for,
     -g·s/(|g||s|). A batch always agrees with the step it chose itself; the next one did not choose
     it. What share of the one is in the other says how much of a step holds for other batches too,
-    and so fast the region grows, beyond ρ only along a straight line; where that share is lost in noise, as on the plateau a plain VGG
-    starts from, a step's length has to be earned by a falling loss.
+    and so fast the region grows, beyond ρ only along a straight line; where that share is lost in
+    noise, as on the plateau a plain VGG starts from, a step's length has to be earned by a falling
+    loss.
 
     *Straightness* is what a trial brought of what the slope promised, (φ(0) - φ(γ))/(γ|φ'(0)|):
     1 on a straight line, ½ at a parabola's minimum, 0 where nothing is gained.
@@ -147,9 +150,10 @@ class Region(NamedTuple):
         """How wide it may be by the loss alone."""
         full = rho * fade
         earned = min(full, max(SAFE, trust.earned / 2.0))
-        if earned == full and self.straightness > STRAIGHT:
-            earned = max(full, STRETCH * min(rho, USUAL) * fade)
-        return earned
+        if earned < full:
+            return earned
+        stretch = 1.0 + (STRETCH - 1.0) * _share(self.straightness, *STRETCHES)
+        return max(full, stretch * min(rho, USUAL) * fade)
 
     def _may_grow(self, trust: Trust) -> bool:
         """Whether the next batch surely agrees, along a line that is straight."""
@@ -159,9 +163,14 @@ class Region(NamedTuple):
     def _grown(self, rho: float, age: float) -> float:
         """As wide as agreement makes it: quickly ρ, and more the straighter the line is."""
         quick = min(rho, USUAL, self.radius * (1.0 + QUICK * self.confirmed))
-        straighter = (min(1.0, self.straightness) - VERY_STRAIGHT) / (1.0 - VERY_STRAIGHT)
-        further = self.radius * (1.0 + FURTHER * max(0.0, straighter) * self.confirmed)
+        growth = FURTHER * _share(self.straightness, *WIDENS) * self.confirmed
+        further = self.radius * (1.0 + growth)
         return min(_widest(rho, age), max(quick, further))
+
+
+def _share(value: float, none: float, all_of_it: float) -> float:
+    """How far the value is from where nothing begins to where all is reached, within 0 and 1."""
+    return min(1.0, max(0.0, (value - none) / (all_of_it - none)))
 
 
 def _widest(rho: float, age: float) -> float:
