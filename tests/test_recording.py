@@ -53,7 +53,8 @@ def test_the_caller_works_until_the_key_has_come_often_enough() -> None:
     assert asked == [False] * (REPEATS - 1) + [True] * (7 - REPEATS)
     assert (recorder.captures, recorder.replays) == (1, 6 - REPEATS)
     assert not recording.done("another", {"sum": 0.0, "more": 1.0}, summed)
-    assert not recording.results
+    assert recording.done("key", {"sum": 0.0, "more": 1.0}, summed)
+    assert recorder.captures == 1
 
 
 def test_state_stays_on_the_device_and_what_was_handed_out_stays_too() -> None:
@@ -118,7 +119,27 @@ def test_captures_become_rarer_where_the_key_changes_again_and_again() -> None:
     recording = Recording(recorder)
     for number in range(1000):
         recording.done(number // 10, {"sum": 0.0, "more": 1.0}, summed)
-    assert recorder.captures == 2
+    assert recorder.captures == 3
+    recorder.captures = 0
+    for number in range(10_000):
+        recording.done(-1 - number // 200, {"sum": 0.0, "more": 1.0}, summed)
+    assert recorder.captures == 50  # but no rarer than worth it
+
+
+def test_a_key_that_comes_now_and_then_changes_nothing() -> None:
+    recorder = Again()
+    recording = Recording(recorder)
+    sums = []
+    total: Any = 0.0
+    for number in range(100):
+        if recording.done(number % 10 == 9, {"sum": total, "more": 1.0}, summed):
+            total = recording.handed_out()["sum"]
+        else:
+            total = total + 1.0
+        sums.append(float(total))
+    assert sums == list(range(1, 101))
+    assert recorder.captures == 1
+    assert recorder.replays == 90 - REPEATS
 
 
 def test_a_capture_that_fails_is_not_tried_again() -> None:

@@ -47,11 +47,10 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         # A rate of zero may ask whether the gradient is zero too.
         if self._searched or self.ranks is not None or not (self._rho and recording.is_possible):
             return False
-        displacement.own_memory()  # which says whether they have moved
-        is_gathered_here = held is displacement.direction
+        displacement.own_memory()  # which finds out where they are
         key = (
-            displacement.parameters.moves,
-            None if is_gathered_here else displacement.gradients.moves,
+            displacement.parameters.places,
+            None if held is displacement.direction else displacement.gradients.places,
             self.sign,
         )
 
@@ -96,7 +95,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         """Measure the update and move as a recording; None: nothing was done."""
         displacement = self._displacement
         displacement.own_memory()  # the base may have given them other memory
-        key = displacement.beginning.version, displacement.parameters.moves
+        key = displacement.beginning.version, displacement.parameters.places
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
             displacement.end()

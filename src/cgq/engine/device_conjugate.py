@@ -64,11 +64,10 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         if self.ranks is not None or may_read or not recording.is_possible:
             return None
         gathered, shares = self._gathered, self._shares
-        state.own_memory()  # which says whether they have moved
-        is_gathered_here = gathered is state.scratch
+        state.own_memory()  # which finds out where they are
         key = (
-            state.parameters.moves,
-            None if is_gathered_here else state.gradients.moves,
+            state.parameters.places,
+            None if gathered is state.scratch else state.gradients.places,
             tuple(shares),
             self.sign,
             momentum,

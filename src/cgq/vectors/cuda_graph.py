@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -12,14 +13,13 @@ from cgq.vectors.layout import Layout
 
 
 class CudaRecorder:
-    """Captures on a stream of its own.
+    """Captures on a stream beside the current one.
 
     Not by `torch.cuda.graph`, which waits for the device and empties its cache.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream: torch.cuda.Stream | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -29,15 +29,19 @@ class CudaRecorder:
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """The work as a graph. It keeps the memory that the work takes."""
         graph = torch.cuda.CUDAGraph()
-        if self._stream is None:  # one for good: libraries keep memory for each that they meet
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream), _no_collection():
+        with torch.cuda.stream(_stream(self.device)), _no_collection():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 work()
             finally:
                 graph.capture_end()
         return graph.replay
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for good: for each stream that it meets, cuBLAS keeps up to 32 MiB."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

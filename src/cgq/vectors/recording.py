@@ -13,6 +13,7 @@ from cgq.rules import scalars
 from cgq.rules.scalars import Number, scalar_dtype, stacked
 
 REPEATS = 3  # of a key before a capture, the last of them with the kernels that are to be captured
+MOST = 96  # by when a capture costs little beside the steps since the last
 
 Work = Callable[[Mapping[str, Tensor]], Mapping[str, Number]]
 """Makes numbers of numbers, and whatever else it does to memory that stays."""
@@ -34,18 +35,21 @@ class Recorder(Protocol):
 class Recording:
     """Work that is left to the caller at first, and replayed once its key has come often enough.
 
+    A key that comes now and then in between, as that of an epoch's last batch may, changes nothing.
+
     Args:
         recorder: None: all is left to the caller.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._key: object = None
-        self._times = 0  # that the key has come in a row
-        self._repeats = REPEATS
+        self._key: object = None  # of what is recorded
         self._numbers: Numbers | None = None
         self._replay: Callable[[], None] | None = None
-        self._has_failed = False
+        self._other: object = None  # the last key that was another
+        self._times = 0  # that it has come in a row
+        self._repeats = REPEATS
+        self._failed: object = None
         self.version = 0
         """Another one where `results` are other tensors."""
 
@@ -65,16 +69,15 @@ class Recording:
         if recorder is None or recorder.is_busy:
             return False
         key = key, *numbers
-        if key != self._key:
-            self._forget(key)
-        self._times += 1
-        if self._times < self._repeats or self._has_failed:
-            return False
-        if self._numbers is None:
-            self._numbers, self.version = Numbers(recorder.device, list(numbers)), self.version + 1
-        kept = self._numbers
+        is_new = self._numbers is None or key != self._key
+        if is_new:
+            if not self._has_come_often(key):
+                return False
+            self._begin(key, Numbers(recorder.device, list(numbers)))
+        self._other, kept = None, self._numbers
+        assert kept is not None
         kept.write(numbers)
-        if self._times == self._repeats:
+        if is_new:
             # A kernel that is launched for the first time may be loaded, which no capture allows.
             kept.put_through(work)
         elif self._replay is None and not self._has_captured(recorder, kept, work):
@@ -85,18 +88,24 @@ class Recording:
         kept.have_changed()
         return True
 
-    def _forget(self, key: object) -> None:
+    def _has_come_often(self, key: object) -> bool:
+        if key != self._other:
+            self._other, self._times = key, 0
+        self._times += 1
+        return self._times >= self._repeats and key != self._failed
+
+    def _begin(self, key: object, numbers: Numbers) -> None:
         if self._replay is not None:  # what changes now and then is not worth many captures
-            self._repeats *= 2
-        self._key, self._times, self._has_failed = key, 0, False
-        self._numbers = self._replay = None
+            self._repeats = min(2 * self._repeats, MOST)
+        self._key, self._numbers, self._replay = key, numbers, None
+        self.version += 1
 
     def _has_captured(self, recorder: Recorder, kept: Numbers, work: Work) -> bool:
         try:
             self._replay = recorder.captured(lambda: kept.put_through(work))
         except RuntimeError:  # what was captured until then has not been done
-            self._has_failed, self._numbers = True, None
-        return not self._has_failed
+            self._failed, self._numbers = self._key, None
+        return self._replay is not None
 
     @property
     def results(self) -> Mapping[str, Tensor]:

@@ -43,17 +43,15 @@ class Contiguous:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._places: list[object] = []
+        self.places: list[object] = []
+        """Where the tensors of the last call lie."""
         self._found: Buffer | None = None
-        self.moves = 0
-        """How often the tensors were elsewhere than the time before."""
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
         places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
-        if places != self._places:
-            self._places, self._found = places, self._buffer(tensors)
-            self.moves += 1
+        if places != self.places:
+            self.places, self._found = places, self._buffer(tensors)
         return self._found
 
     def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:
