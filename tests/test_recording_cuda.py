@@ -16,7 +16,7 @@ from recorded_run import BAD, CASES, Case, Run, assert_same, cgq_of, record_with
 from torch import nn
 
 from cgq import CGQ, LineSearch
-from cgq.vectors.cuda_graph import recorder_for
+from cgq.vectors.cuda_graph import CudaRecorder, recorder_for
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -196,6 +196,30 @@ def test_draws_go_on_as_without_a_capture(monkeypatch: pytest.MonkeyPatch) -> No
             draws.append(torch.rand(5, device="cuda"))
             run.step()
         drawn.append(torch.stack(draws))
+    assert torch.equal(*drawn)
+
+
+def test_graphs_under_way_draw_as_without_a_capture() -> None:
+    """What they draw by is theirs and a capture's: one must wait for the other."""
+    drawn = []
+    for records in (False, True):
+        torch.cuda.manual_seed(1)
+        noise = torch.zeros(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            noise.uniform_()
+        recorder = CudaRecorder(torch.device("cuda", torch.cuda.current_device()))
+        other = torch.zeros(4, device="cuda")
+        torch.cuda.synchronize()
+        kept = []
+        for number in range(20):
+            torch.cuda._sleep(1_000_000)  # so that the host is ahead
+            graph.replay()
+            kept.append(noise.clone())
+            if records and number % 5 == 2:
+                recorder.captured(lambda: other.add_(1))()
+        drawn.append(torch.stack(kept))
+        assert other.tolist() == [4.0 * records] * 4
     assert torch.equal(*drawn)
 
 

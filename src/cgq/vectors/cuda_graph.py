@@ -28,13 +28,19 @@ class CudaRecorder:
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """The work as a graph. It keeps the memory that the work takes."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(_stream(self.device)), _no_collection():
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
+        graph, stream = torch.cuda.CUDAGraph(), _stream(self.device)
+        current = torch.cuda.current_stream(self.device)
+        # A capture begins by writing to what all graphs draw by, those under way among them.
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(stream), _no_collection():
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
+        finally:
+            current.wait_stream(stream)
         return graph.replay
 
 
