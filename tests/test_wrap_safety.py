@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import LineSearch
-from cgq.engine.run_guard import trusted
+from cgq.engine.run_guard import earned_ceiling
 from cgq.rules.trust import Trust
 
 
@@ -211,5 +211,5 @@ def test_a_run_begins_with_a_step_that_its_weights_can_see(dtype: Any, expected:
     assert optimizer._workspace is not None
     layout = optimizer._workspace.layout
     group, loss = optimizer.param_groups[0], torch.tensor(1.0)
-    assert trusted(optimizer.options, group, loss, layout).max_relative_step == expected
+    assert earned_ceiling(optimizer.options, group, loss, layout) == expected
     assert float(weight.detach().max()) < 1.0

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from cgq.engine.conjugate import Conjugate
-from cgq.engine.device_directions import DeviceConjugate
+from cgq.engine.device_conjugate import DeviceConjugate
 from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
 from cgq.engine.messages import CAPPED, LOWERED
@@ -23,7 +23,7 @@ from cgq.engine.options import (
     with_group,
 )
 from cgq.engine.rollback import Rollback
-from cgq.engine.run_guard import trusted
+from cgq.engine.run_guard import earned_ceiling
 from cgq.engine.state import DirectionState, renewed
 from cgq.evaluation.objective import Objective
 from cgq.rules.capped import Capped
@@ -109,7 +109,6 @@ class ConjugateDescent(SearchOptimizer):
         if objective is None and not ceiling and state.is_first_and_idle(grads):
             state.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return None
-        options = trusted(self.options, self.param_groups[0], loss, state.layout)
         kind = Conjugate if state.layout.on_host else DeviceConjugate
         direction = kind(
             state,
@@ -117,12 +116,13 @@ class ConjugateDescent(SearchOptimizer):
             self._gradients.unclipped(params),
             shares,
             ceiling,
-            options=options,
+            earned_ceiling(self.options, self.param_groups[0], loss, state.layout),
+            options=self.options,
             ranks=self._team,
             before=self.param_groups[0],
         )
         due = bool(ceiling) and objective is not None and loss is not None and self._is_due()
-        outcome = self._moved(direction, options, objective, loss, rollback, due=due)
+        outcome = self._moved(direction, self.options, objective, loss, rollback, due=due)
         if outcome.skipped is not True:
             state.fresh.clear()
         return outcome

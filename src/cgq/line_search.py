@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from cgq.engine.base_update import BaseUpdate, Displacement, refuse_unsuitable
-from cgq.engine.device_directions import DeviceBaseUpdate
+from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
@@ -241,7 +241,7 @@ class LineSearch(SearchOptimizer):
         if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
                 rollback.callback(Snapshot([self.base], without=self._params()).restore)
-            displacement.begin()
+            update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
                 update.update(self.base.step)

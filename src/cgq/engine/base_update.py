@@ -19,6 +19,7 @@ from cgq.vectors.layout import Layout
 from cgq.vectors.line import Combination, Line, combine
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.products import Dots, Vector, share_ahead
+from cgq.vectors.recording import Recording
 from cgq.vectors.workspace import Workspace
 
 SMALL = 0.02  # entries of θ, in the quadratic mean, that are as good as none
@@ -31,6 +32,8 @@ class Displacement(Workspace):
         super().__init__(layout)
         self.least = SMALL * math.sqrt(sum(param.numel() for param in layout.params))
         """Below this |θ| is as good as none."""
+        self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
+        """The step that is not searched, before the base moves and after."""
         self.holds_last_step = False
         """Whether θ is where the last step led from what is kept."""
 
@@ -108,18 +111,23 @@ class BaseUpdate(Direction):
         self.sign = -1.0 if maximize else 1.0
         self._rho = rho
         self._displacement, self._grads, self._searched = displacement, grads, searched
-        dots: Dots = {}
-        self._d = self._named("d", dots, lambda: displacement.direction.parts)
-        self._theta = self._named("θ", dots, lambda: displacement.scratch.parts)
-        g = self._named("g", dots, self._gradient_parts(), self.sign)
-        self._f = g
+        self._dots: Dots = {}
+        self._d = self._named("d", self._dots, lambda: displacement.direction.parts)
+        self._theta = self._named("θ", self._dots, lambda: displacement.scratch.parts)
+        self._g = self._f = self._named("g", self._dots, self._gradient_parts(), self.sign)
         if unclipped is not None:
             layout, fs, like = self.layout, unclipped, displacement.scratch.views
-            self._f = self._named("f", dots, lambda: layout.parts(fs, like), self.sign)
-        s = self._last_step(dots) if searched and options.is_guarded else None
+            self._f = self._named("f", self._dots, lambda: layout.parts(fs, like), self.sign)
+        self._measure(loss)
+
+    def _measure(self, loss: Tensor | float | None) -> None:
+        """Measure the gradient, and how well it agrees with the last step."""
+        g, s = self._g, None
+        if self._searched and self._options.is_guarded:
+            s = self._last_step()
         pairs = [(g, g)] if s is None else [(g, g), (g, s), (s, s)]
         # NaN where the last step is not known: all ranks have to send as many numbers.
-        known = 0.0 if displacement.holds_last_step else math.nan
+        known = 0.0 if self._displacement.holds_last_step else math.nan
         phi_0, known = share_ahead(pairs, [self._phi_0(loss), known])
         last = [] if s is None else [g @ s, s.length()]
         if isinstance(known, Tensor) or known != 0.0:
@@ -128,12 +136,12 @@ class BaseUpdate(Direction):
         self._nil = 0.0 * self._loss * self._size
         self._agreement = agreement(last[0], last[1], self._size) if last else math.nan
 
-    def _last_step(self, dots: Dots) -> Vector:
+    def _last_step(self) -> Vector:
         """The last step, if it is known, noted where this one will be."""
         displacement = self._displacement
         if displacement.holds_last_step:
             displacement.end()
-        return self._named("s", dots, lambda: displacement.direction.parts)
+        return self._named("s", self._dots, lambda: displacement.direction.parts)
 
     def _gradient_parts(self) -> Callable[[], Any]:
         """A search asks for it once the base has run, which may write to what it is given."""
@@ -152,6 +160,10 @@ class BaseUpdate(Direction):
     def is_idle(self) -> bool:
         """Whether no gradient asks for a move; to ask is to wait for an accelerator."""
         return bool(self._size == 0.0)
+
+    def begin(self) -> None:
+        """Keep θ: the base is about to move it."""
+        self._displacement.begin()
 
     def update(self, base_step: Callable[[], object]) -> None:
         """Let the base move the parameters, and note how far it went."""

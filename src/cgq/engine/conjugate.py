@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from cgq.engine.options import ConjugateOptions
 from cgq.engine.state import DirectionState, Residual
 from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial, promising_trial
 from cgq.rules.momentum import momentum_of
-from cgq.rules.scalars import Number, choose, is_finite, least, times
+from cgq.rules.scalars import Number, choose, is_finite, is_zero, least, times
 from cgq.rules.search import Search
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination, Line, combine
@@ -26,8 +27,8 @@ from cgq.vectors.products import Dots, Vector, pairs_of, share_ahead
 class Conjugate(Direction):
     """A batch's gradient, next to what is remembered of those before.
 
-    `max_step` is the absolute ceiling of α; `unclipped` are the gradients of the loss, where
-    `grads` are not. Nothing is changed before a move.
+    `max_step` is the absolute ceiling of α and `rho` the relative one, if there is one; `unclipped`
+    are the gradients of the loss, where `grads` are not. Nothing is changed before a move.
     """
 
     _options: ConjugateOptions
@@ -38,7 +39,8 @@ class Conjugate(Direction):
         grads: list[Tensor],
         unclipped: list[Tensor] | None,
         shares: Sequence[GroupShare],
-        max_step: float,
+        max_step: Number,
+        rho: Number | None,
         *,
         options: ConjugateOptions,
         ranks: Ranks | None,
@@ -46,23 +48,35 @@ class Conjugate(Direction):
     ) -> None:
         super().__init__(state, options, ranks, before)
         self._state, self._grads, self._shares = state, grads, shares
-        self._max_step = max_step
+        self._unclipped = unclipped
+        self._max_step, self._rho = max_step, rho
         self.sign = -1.0 if options.maximize else 1.0
         self._decays = [share.coupled for share in shares]
-        self._residual = self._new_residual()
         dots = self._dots = Dots()
         # No function here may refer to this object: a cycle would keep copies of the network in a
         # device's memory until the garbage is collected.
-        residual, last = self._residual.vector, state.residual
-        self._g = self._named("g", dots, lambda: residual.parts, -self._residual.scale)
+        last = state.residual
         self._p = self._named("p", dots, lambda: state.direction.parts)
         self._h = None if last is None else self._named("h", dots, lambda: last.parts, -1.0)
         if state.squares is not None:
             dots["h", "h"] = state.squares
         self._theta = self._named("θ", dots, self._theta_parts())
-        self._f: Vector | None = self._g  # ∇f; None: it is made of g and θ
-        if unclipped is not None or any(self._decays):
-            self._f = self._loss_gradient(unclipped, dots)
+
+    @cached_property
+    def _g(self) -> Vector:
+        residual = self._residual.vector
+        return self._named("g", self._dots, lambda: residual.parts, -self._residual.scale)
+
+    @cached_property
+    def _f(self) -> Vector | None:
+        """∇f; None: it is made of g and θ."""
+        if self._unclipped is None and not any(self._decays):
+            return self._g
+        return self._loss_gradient(self._unclipped, self._dots)
+
+    @cached_property
+    def _residual(self) -> Residual:
+        return self._new_residual()
 
     def _new_residual(self) -> Residual:
         """r = -g; without decay the gradients themselves: a gathered copy would gain nothing."""
@@ -176,11 +190,13 @@ class Conjugate(Direction):
         if self._is_relative:
             return super().average_step(ceiling)
         average = self._before["average"]
-        return least(average or first_trial(self._options.probe, self._max_step), ceiling)
+        if is_zero(average):
+            average = first_trial(self._options.probe, self._max_step)
+        return least(average, ceiling)
 
     @property
     def _is_relative(self) -> bool:
-        return self._options.max_relative_step is not None
+        return self._rho is not None
 
     def _first_trial(self, ceiling: Number) -> Number:
         """What a search tries first, unless noise asks for more."""
@@ -231,8 +247,7 @@ class Conjugate(Direction):
         a, b = self._mixture(beta)
         # 1.0: where p vanishes, any step will do.
         ceiling = least(self._max_step, self.layout.range / 8.0 / (1.0 + a * bound))
-        rho = self._options.max_relative_step
-        if rho is None:
+        if self._rho is None:
             return ceiling
         decay = max(share.ratio * share.decoupled for share in self._shares)
         if decay:
@@ -242,7 +257,7 @@ class Conjugate(Direction):
             return least(ceiling, FIRST_TRIAL)
         squared = geometry.tt / length
         usable = (squared > 0) & is_finite(squared)
-        return least(ceiling, choose(usable, rho * squared**0.5, FIRST_TRIAL))
+        return least(ceiling, choose(usable, self._rho * squared**0.5, FIRST_TRIAL))
 
     def _along_new(self, plan: Plan) -> Callable[[Number], Combination]:
         """θ + α·p of the new p, or of r + βp in Nesterov's form."""

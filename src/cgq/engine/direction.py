@@ -13,7 +13,7 @@ from torch import Tensor
 from cgq.engine.options import SearchOptions
 from cgq.evaluation.loss import loss_value
 from cgq.evaluation.precision import rounding
-from cgq.rules.scalars import Number, stacked, times
+from cgq.rules.scalars import Number, is_zero, stacked, times
 from cgq.rules.search import Search
 from cgq.rules.watch import Watch
 from cgq.vectors.line import Line
@@ -144,7 +144,8 @@ class Direction(ABC):
 
     def average_step(self, ceiling: Number) -> Number:
         """The averaged share of this ceiling; before any search, all of it."""
-        return (self._before["average"] or 1.0) * ceiling
+        average = self._before["average"]
+        return (1.0 if is_zero(average) else average) * ceiling
 
     def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
         """A vector that shares what products are known."""

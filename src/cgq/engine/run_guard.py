@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from cgq.rules.trust import Trust
 from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]
-Options = TypeVar("Options", bound=SearchOptions)
 
 LONG = 100  # steps after which somebody should have shown a loss
 MANY = 20  # steps lost in a row: more than a scaler of gradients needs to find its scale
@@ -78,17 +76,16 @@ def _write(trust: Trust, groups: Groups) -> None:
         group.update(trust._asdict())
 
 
-def trusted(
-    options: Options, group: dict[str, Any], loss: Tensor | float | None, layout: Layout
-) -> Options:
-    """The options of this step: of a relative ceiling, as much as the run has earned."""
+def earned_ceiling(
+    options: SearchOptions, group: dict[str, Any], loss: Tensor | float | None, layout: Layout
+) -> float | None:
+    """Of a relative ceiling, as much as the run has earned."""
     rho = options.max_relative_step
     if rho is None or loss is None or not options.is_guarded:
-        return options
+        return rho
     # Weights of few digits, as in bf16, do not see a step that is shorter than those.
     visible = min(rho, rounding(layout.dtypes))
-    earned = max(Trust.of(group).ceiling(rho), visible)
-    return options if earned == rho else replace(options, max_relative_step=earned)
+    return max(Trust.of(group).ceiling(rho), visible)
 
 
 def has_seen_no_loss(group: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cgq.engine.device_directions import DeviceDirection
+from cgq.engine.device_direction import DeviceDirection
 from cgq.engine.direction import Outcome, Plan
 from cgq.engine.searched_step import SearchedStep, checked
 from cgq.rules.parabola import two_point

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.rules.capped import Capped
+from cgq.rules.scalars import times
 from cgq.vectors.layout import Buffer, Layout
+from cgq.vectors.recording import Recording
 from cgq.vectors.sharding import sharded_like, take_over
 from cgq.vectors.workspace import Workspace
 
@@ -77,7 +79,7 @@ def record(outcome: Outcome, groups: Groups, ratios: Sequence[float], counts: bo
         group["steps"] += not (outcome.skipped is True and counts)
         group.update(outcome.numbers)
         if outcome.numbers:
-            group["step_size"] = outcome.numbers["step_size"] * ratio
+            group["step_size"] = times(ratio, outcome.numbers["step_size"])
 
 
 class Residual(NamedTuple):
@@ -117,6 +119,8 @@ class DirectionState(Workspace):
         self.fresh = [param for param in layout.params if not state.get(param)]
         self.squares: list[Any] | None = None
         """h·h, as it was computed of g; None: it is not known."""
+        self.unsearched = Recording(self.recorder)
+        """The step that is not searched, from the gathered gradient on."""
         self.wanted: dict[str, set[tuple[str, str]]] = {}
         """Which inner products a plan asked for the last time."""
         self._entries = {"direction": self._seen_per_parameter(self.direction)}

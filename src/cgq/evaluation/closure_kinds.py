@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 Closure = Callable[..., Any]
@@ -18,6 +19,8 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
     takes_any = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # as decorators' wrappers do
     if code and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes_any):
         return (lambda backward: closure()), False  # by far the most frequent, and quickly told
+    if _takes_only_backward(closure):  # the next; to ask for a signature costs as much as a kernel
+        return (lambda backward: closure(backward=backward)), True
     try:
         signature = inspect.signature(closure)
     except (TypeError, ValueError):  # a builtin that hides its signature
@@ -39,6 +42,17 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
             "Write closure() -> loss or closure(backward: bool) -> loss."
         )
     return (lambda backward: closure()), False
+
+
+def _takes_only_backward(closure: Closure) -> bool:
+    """Whether it is plainly `def closure(backward)`, with a default or without."""
+    if type(closure) is not FunctionType or closure.__dict__:  # where a wrapper tells of another
+        return False
+    code = closure.__code__
+    others = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] == ("backward",) and not (
+        code.co_posonlyargcount or code.co_flags & others
+    )
 
 
 def is_lightning_s(closure: Closure) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,8 +17,13 @@ from cgq.rules import scalars
 LONG = 1 << 16
 # What torch's schedulers note on an optimizer, rolled back or not.
 LASTING = ("_opt_called",)
-# Of these one kernel copies many tensors.
+# Of these one kernel copies many tensors. Optimizers count steps in many tensors on the host.
+PLAIN = Tensor, nn.Parameter
 FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
+
+
+# Most of what an optimizer's groups hold.
+ATOMS = {type(None), bool, int, float, str}
 
 
 class Snapshot:
@@ -54,24 +59,29 @@ class Snapshot:
             for tensor, value in zip(tensors, copies(tensors), strict=True)
         }
 
-    def _noted(self, value: Any) -> Iterator[Tensor]:
+    def _noted(self, place: Any) -> list[Tensor]:
         """Note the containers within, and give the tensors."""
-        if id(value) in self._seen:
-            return
-        if isinstance(value, Tensor):
-            self._seen.add(id(value))
-            yield value
-            return
-        if isinstance(value, Optimizer):
-            self._seen.add(id(value))
-            value = vars(value)
-        if isinstance(value, (dict, list)):
-            self._seen.add(id(value))
-            self._containers.append((value, value.copy()))
-        elif type(value) is not tuple:
-            return
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from self._noted(inner)
+        tensors: list[Tensor] = []
+        seen, waiting = self._seen, [place]
+        while waiting:
+            value = waiting.pop()
+            kind = type(value)
+            if kind in ATOMS or id(value) in seen:
+                continue
+            if isinstance(value, Tensor):
+                seen.add(id(value))
+                tensors.append(value)
+                continue
+            if isinstance(value, Optimizer):
+                seen.add(id(value))
+                value = vars(value)
+            if isinstance(value, (dict, list)):
+                seen.add(id(value))
+                self._containers.append((value, value.copy()))
+            elif kind is not tuple:
+                continue
+            waiting += value.values() if isinstance(value, dict) else value
+        return tensors
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -169,22 +179,25 @@ def copies(tensors: list[Tensor]) -> list[Tensor | None]:
     for index, tensor in enumerate(tensors):
         if not _is_writable(tensor):
             continue
-        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        if scalars.is_host(tensor.device) or not (plain and tensor.dtype in FOREACH):
-            copies[index] = tensor.clone()
+        device, dtype = tensor.device, tensor.dtype
+        plain = type(tensor) in PLAIN and tensor.layout is torch.strided
+        on_host = scalars.is_host(device)
+        if plain and (tensor.dim() == 0 if on_host else dtype in FOREACH):
+            alike.setdefault((device, dtype, on_host), []).append(index)
         else:
-            alike.setdefault((tensor.device, tensor.dtype), []).append(index)
-    for indices in alike.values():
+            copies[index] = tensor.clone()
+    for (_, _, on_host), indices in alike.items():
+        same = [tensors[index] for index in indices]
         # There is no foreach clone; a product with one is exact.
-        products = torch._foreach_mul([tensors[index] for index in indices], 1)
-        for index, product in zip(indices, products, strict=True):
-            copies[index] = product
+        copied = torch.stack(same).unbind() if on_host else torch._foreach_mul(same, 1)
+        for index, copy in zip(indices, copied, strict=True):
+            copies[index] = copy
     return copies
 
 
 def _is_writable(tensor: Tensor) -> bool:
     """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
-    if is_lazy(tensor) or tensor.is_inference():
+    if (type(tensor) not in PLAIN and is_lazy(tensor)) or tensor.is_inference():
         return False
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return True

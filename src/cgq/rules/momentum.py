@@ -67,6 +67,10 @@ def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Any:
     return (g @ g) / (g @ p - h @ p)
 
 
+OURS: tuple[Rule, ...] = polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan
+"""Those of which it is known that they read no number on the host."""
+
+
 def bounded(beta: Tensor | float, max_momentum: float) -> Tensor | float:
     """β' = min(max(0, β), β_max), and 0 where β is not finite.
 

@@ -51,6 +51,11 @@ def choose(condition: Number, yes: Number, no: Number) -> Number:
     return torch.where(condition, yes, no)
 
 
+def is_zero(number: Number) -> bool:
+    """Whether the host knows that it is zero."""
+    return not isinstance(number, Tensor) and not number
+
+
 def is_finite(number: Number) -> Number:
     """Whether the number is finite: a bool, or a tensor of one."""
     # Not `isfinite`, which is four kernels.

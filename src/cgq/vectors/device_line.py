@@ -17,7 +17,7 @@ class DeviceLine(Line):
     """A line whose points are computed flat.
 
     That is in the parameters' own memory if they lie side by side, else in `point`, to be copied
-    from there. Without a snapshot there is no way back.
+    from there. Without a snapshot there is no way back, and they are gathered there.
     """
 
     def __init__(
@@ -27,10 +27,11 @@ class DeviceLine(Line):
         snapshot: Buffer | None = None,
         point: Buffer | None = None,
     ) -> None:
-        self._own = workspace.own_memory()
-        start = snapshot or self._own or workspace.layout.gathered(workspace.layout.values())
-        super().__init__(workspace.layout, at, start)
-        self._point = self._own or point or (workspace.layout.empty() if snapshot else start)
+        self._own, layout = workspace.own_memory(), workspace.layout
+        self._point = self._own or point or layout.empty()
+        if snapshot is None and self._own is None:
+            torch._foreach_copy_(self._point.views, layout.values())
+        super().__init__(layout, at, snapshot or self._point)
 
     def move_to(self, alpha: Number) -> None:
         if alpha is self._alpha or (isinstance(alpha, float) and _is(self._alpha, alpha)):

@@ -104,6 +104,14 @@ class Layout:
         self.on_host = scalars.is_host(self.device)
         self.range = min(torch.finfo(dtype).max for _, dtype in self._kinds)
         self._are_values = all(real(param) is param for param in self.params)
+        # Narrow numbers are widened in vectors as long as theirs.
+        self.is_plain = (
+            self._are_values
+            and reduce is None
+            and len({device for device, _ in self._kinds}) == 1
+            and all(dtype in (torch.float32, torch.float64) for _, dtype in self._kinds)
+        )
+        """Whether it is whole real tensors on one device, of which no work takes long copies."""
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0

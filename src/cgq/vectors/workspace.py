@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from cgq.vectors.cuda_graph import recorder_for
 from cgq.vectors.layout import Buffer, Layout
+from cgq.vectors.recording import Recorder
 
 
 class Workspace:
@@ -17,6 +19,7 @@ class Workspace:
         self.direction = layout.zeros()
         self.scratch = layout.zeros()
         self.parameters, self.gradients = Contiguous(layout), Contiguous(layout)
+        self.recorder: Recorder | None = recorder_for(layout)
 
     def own_memory(self) -> Buffer | None:
         """The parameters as one vector in their own memory; None: they are apart."""
@@ -40,14 +43,15 @@ class Contiguous:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._places: list[object] = []
+        self.places: list[object] = []
+        """Where the tensors of the last call lie."""
         self._found: Buffer | None = None
 
     def of(self, tensors: Sequence[Tensor]) -> Buffer | None:
         """The vector of `tensors`, one per parameter, in their own memory; None: they are apart."""
         places: list[object] = [*map(Tensor.data_ptr, tensors), *map(Tensor.stride, tensors)]
-        if places != self._places:
-            self._places, self._found = places, self._buffer(tensors)
+        if places != self.places:
+            self.places, self._found = places, self._buffer(tensors)
         return self._found
 
     def _buffer(self, tensors: Sequence[Tensor]) -> Buffer | None:

@@ -1,0 +1,157 @@
+"""The conjugate direction on an accelerator; on CUDA an unsearched step along it is one launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cgq.engine.conjugate import Conjugate, along
+from cgq.engine.device_direction import DeviceDirection, clear
+from cgq.engine.direction import Outcome, Plan
+from cgq.engine.state import Residual
+from cgq.rules.momentum import OURS
+from cgq.rules.scalars import Number, choose
+from cgq.vectors.device_line import DeviceLine
+from cgq.vectors.layout import Buffer
+from cgq.vectors.products import Dots, Vector
+
+
+class DeviceConjugate(DeviceDirection, Conjugate):
+    """The conjugate direction, with the residual gathered in the scratch vector."""
+
+    @cached_property
+    def _gathered(self) -> Buffer:
+        """The gradients as one vector, in the scratch vector unless they lie side by side."""
+        scratch, gathered = self._state.scratch, self._state.gradients.of(self._grads)
+        if gathered is None:
+            torch._foreach_copy_(scratch.views, self._grads)
+        return gathered or scratch
+
+    def _new_residual(self) -> Residual:
+        state = self._state
+        for r, g in zip(state.scratch.blocks, self._gathered.blocks, strict=True):
+            torch.mul(g, -self.sign, out=r)
+        values = self.layout.values()
+        for group, members in self.layout.sections:
+            if decay := self._decays[group]:
+                residuals = [state.scratch.views[index] for index in members]
+                torch._foreach_add_(residuals, [values[index] for index in members], alpha=-decay)
+        return Residual(state.scratch, 1.0)
+
+    def _theta_parts(self) -> Callable[[], Any]:
+        state, snapshot = self._state, cache(self._state.copied_parameters)
+        self._snapshot = snapshot
+        return lambda: (state.own_memory() or snapshot()).parts
+
+    def _loss_gradient(self, unclipped: list[Tensor] | None, dots: Dots) -> Vector | None:
+        return None if unclipped is None else super()._loss_gradient(unclipped, dots)
+
+    def unsearched_step(self, loss: Tensor | float | None, limit: Number = math.inf) -> Outcome:
+        """As every direction; where such a step has come often enough, all of it at once."""
+        outcome = self._replayed(loss, limit)
+        return super().unsearched_step(loss, limit) if outcome is None else outcome
+
+    def _replayed(self, loss: Tensor | float | None, limit: float) -> Outcome | None:
+        """The step as a recording; None: it is still to be taken."""
+        state, options, before = self._state, self._options, self._before
+        momentum, recording = options.momentum, state.unsearched
+        may_read = callable(momentum) and not any(momentum is rule for rule in OURS)
+        if self.ranks is not None or may_read or not recording.is_possible:
+            return None
+        gathered, shares = self._gathered, self._shares
+        state.own_memory()  # which finds out where they are
+        key = (
+            state.parameters.places,
+            None if gathered is state.scratch else state.gradients.places,
+            tuple(shares),
+            self.sign,
+            momentum,
+            options.max_momentum,
+            options.smoothing,
+            options.nesterov,
+            options.probe,
+        )
+        numbers = {
+            "beta": before["beta"],
+            "direction_bound": before["direction_bound"],
+            "ceiling": self._max_step,
+            "average": before["average"] or None,
+            "rho": self._rho,
+            "limit": None if limit == math.inf else limit,
+            "loss": loss,
+        }
+
+        def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
+            state.squares = None  # a later step may not know them
+            direction = DeviceConjugate(
+                state,
+                gathered.views,
+                None,  # of which only a search would ask
+                shares,
+                now["ceiling"],
+                now.get("rho"),
+                options=options,
+                ranks=None,
+                before={"average": 0.0, **now},
+            )
+            step = DeviceDirection.unsearched_step(
+                direction, now.get("loss"), now.get("limit", math.inf)
+            )
+            seen = {} if step.loss is None else {"loss": step.loss}
+            return {**step.numbers, **seen, "lost": step.skipped}
+
+        known = {name: number for name, number in numbers.items() if number is not None}
+        if not recording.done(key, known, work):
+            return None
+        state.squares = None  # nobody here knows whose they are
+        results = recording.handed_out()
+        lost, seen = results.pop("lost") != 0.0, results.pop("loss", None)
+        return Outcome(results, seen, lost)
+
+    def line(self, plan: Plan) -> DeviceLine:
+        """The points θ + α·(a·r + b·p)."""
+        state, (a, b) = self._state, self._mixture(plan.beta)
+        at = along(self._shares, (state.scratch, a), (state.direction, b))
+        return DeviceLine(state, at, self._snapshot())
+
+    def move(self, plan: Plan) -> None:
+        self._state.remember(self._residual, plan.beta, self._squares)
+        self._move_along_new(plan)
+
+    def move_unless(self, lost: Tensor, plan: Plan) -> None:
+        """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
+        state = self._state
+        state.squares = None  # nobody here knows whose they are
+        factor = choose(lost, 1.0, plan.beta)
+        residuals = state.direction if state.residual is None else state.residual
+        for p, h, r in zip(
+            state.direction.blocks, residuals.blocks, state.scratch.blocks, strict=True
+        ):
+            left_out = lost.to(p.device)
+            if h is p:
+                p.mul_(factor.to(p)).add_(r.masked_fill_(left_out, 0.0))
+            else:
+                torch.where(left_out, h, r, out=h)
+                p.mul_(factor.to(p)).addcmul_(h, (~left_out).to(p))
+        self._move_along_new(plan)
+
+    def _move_along_new(self, plan: Plan) -> None:
+        """The scratch vector is free by now, unless Nesterov's form asks for r itself."""
+        state = self._state
+        is_free = state.residual is not None or not self._options.nesterov
+        point = state.scratch if is_free else None
+        DeviceLine(state, self._along_new(plan), point=point).move_to(plan.trial)
+
+    def remember(self, plan: Plan) -> None:
+        self._state.remember(self._residual, plan.beta, self._squares)
+
+    def withhold(self, lost: Tensor) -> None:
+        clear(self._state.scratch, lost)
+
+    def _number(self, value: Number) -> Number:
+        return value

@@ -1,0 +1,150 @@
+"""A small run whose unsearched steps can be recorded, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from wrapped_run import is_well
+
+import cgq.vectors.workspace
+from cgq import CGQ, LineSearch, fletcher_reeves, join, side_by_side
+from cgq.vectors.layout import Layout
+from cgq.vectors.recording import Recorder, Recording
+
+
+class Case(NamedTuple):
+    """An optimizer, by the parameters of two layers, and whether memory is in one piece."""
+
+    make: Callable[[list[Tensor], list[Tensor]], Any]
+    joined: bool = False
+
+
+def cgq_of(**options: Any) -> Callable[[list[Tensor], list[Tensor]], Any]:
+    options = {"search_prob": 0.2, "lr": 0.1} | options
+    return lambda first, second: CGQ(first + second, **options)
+
+
+def wrapped(kind: Any, **options: Any) -> Callable[[list[Tensor], list[Tensor]], Any]:
+    return lambda first, second: LineSearch(
+        kind(first + second, lr=0.01, **options), search_prob=0.2
+    )
+
+
+def two_groups(first: list[Tensor], second: list[Tensor]) -> CGQ:
+    groups = [{"params": first, "lr": 0.1}, {"params": second, "lr": 0.05, "weight_decay": 0.01}]
+    return CGQ(groups, search_prob=0.2, smoothing=0.5)
+
+
+CASES = {
+    "rule": Case(cgq_of()),
+    "rule joined": Case(cgq_of(), joined=True),
+    "smoothed": Case(cgq_of(smoothing=0.5, momentum=fletcher_reeves)),
+    "never searched": Case(cgq_of(search_prob=0.0)),
+    "constant": Case(cgq_of(momentum=0.9)),
+    "constant joined": Case(cgq_of(momentum=0.9), joined=True),
+    "none": Case(cgq_of(momentum=0.0)),
+    "nesterov": Case(cgq_of(nesterov=True)),
+    "constant nesterov": Case(cgq_of(momentum=0.5, nesterov=True)),
+    "decay": Case(cgq_of(weight_decay=0.01)),
+    "decoupled": Case(cgq_of(weight_decay=0.01, decoupled_weight_decay=True)),
+    "relative": Case(cgq_of(max_relative_step=0.01, lr=10.0)),
+    "relative joined": Case(cgq_of(max_relative_step=0.01, lr=10.0), joined=True),
+    "relative decoupled": Case(
+        cgq_of(max_relative_step=0.01, weight_decay=0.1, decoupled_weight_decay=True)
+    ),
+    "maximize": Case(cgq_of(maximize=True, lr=0.001)),
+    "two groups": Case(two_groups),
+    "adamw": Case(wrapped(torch.optim.AdamW)),
+    "adamw joined": Case(wrapped(torch.optim.AdamW), joined=True),
+    "sgd": Case(wrapped(torch.optim.SGD, momentum=0.9)),
+    "plain sgd": Case(wrapped(torch.optim.SGD, weight_decay=0.01)),
+}
+
+
+class Run:
+    def __init__(self, case: Case, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4, bias=False)
+        ).to(device)
+        self.params = list(self.model.parameters())
+        self.places: Any = None
+        if case.joined:
+            join(self.params)
+            self.places = side_by_side(self.params)
+        self.optimizer = case.make(self.params[:2], self.params[2:])
+        self.inputs = torch.randn(64, 16, 4, device=device)
+        self.number = 0
+
+    def step(self, factor: float = 1.0, *, with_loss: bool = True) -> Any:
+        """On the next batch, whose loss and gradient are multiplied by `factor`."""
+        inputs = self.inputs[self.number % len(self.inputs)]
+        self.number += 1
+        is_well(self.optimizer)
+
+        def closure(backward: bool) -> Tensor:
+            loss = factor * (self.model(inputs) - inputs.flip(-1)).square().mean()
+            if backward:
+                loss.backward()
+                for param, place in zip(self.params, self.places or [], strict=bool(self.places)):
+                    param.grad = place.copy_(param.grad)
+            return loss.detach()
+
+        if with_loss:
+            return self.optimizer.step(closure)
+        self.optimizer.zero_grad()
+        with torch.enable_grad():
+            closure(True)
+        return self.optimizer.step()
+
+    def facts(self) -> dict[str, Any]:
+        """All that two equal runs have in common, to the last bit."""
+        state = self.optimizer.state_dict()
+        return {
+            "model": {name: v.cpu().clone() for name, v in self.model.state_dict().items()},
+            "groups": [
+                {name: number for name, number in group.items() if name != "params"}
+                for group in state["param_groups"]
+            ],
+            "state": [
+                {name: torch.as_tensor(value).cpu().clone() for name, value in entry.items()}
+                for entry in state["state"].values()
+                if not any(value is None for value in entry.values())
+            ],
+        }
+
+    @property
+    def recordings(self) -> list[Recording]:
+        return [
+            value
+            for value in vars(self.optimizer._workspace).values()
+            if isinstance(value, Recording)
+        ]
+
+    @property
+    def is_recorded(self) -> bool:
+        return all(recording._replay is not None for recording in self.recordings)
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """NaN is itself here."""
+    for mine, its in zip(one["groups"], other["groups"], strict=True):
+        assert mine.keys() == its.keys()
+        for name in mine:
+            both_nan = mine[name] != mine[name] and its[name] != its[name]
+            assert both_nan or mine[name] == its[name], name
+    for part in ("model", "state"):
+        torch.testing.assert_close(one[part], other[part], rtol=0, atol=0, equal_nan=True)
+
+
+def record_with(patch: pytest.MonkeyPatch, recorder: Callable[[Layout], Recorder | None]) -> None:
+    """Let optimizers that are made from now on use this recorder, or none."""
+    patch.setattr(cgq.vectors.workspace, "recorder_for", recorder)
+
+
+BAD = {13: math.nan, 17: math.inf, 19: -math.inf}

@@ -1,0 +1,242 @@
+"""Recorded steps on a GPU: bit for bit those that launch their kernels one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import math
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from recorded_run import BAD, CASES, Case, Run, assert_same, cgq_of, record_with, wrapped
+from torch import nn
+
+from cgq import CGQ, LineSearch
+from cgq.vectors.cuda_graph import CudaRecorder, recorder_for
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
+
+
+@contextlib.contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def pair(case: Case, patch: pytest.MonkeyPatch) -> tuple[Run, Run]:
+    """A run whose kernels are launched one by one, and one whose steps are recorded."""
+    runs = []
+    for recorder in (lambda layout: None, recorder_for):
+        record_with(patch, recorder)
+        runs.append(Run(case, "cuda"))
+        runs[-1].step()  # here its workspace is made
+    return runs[0], runs[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(CASES[name], monkeypatch)
+    assert recorded.recordings[0].is_possible
+    unsearched = 0
+    for number in range(40):
+        for run in (plain, recorded):
+            run.step(BAD.get(number, 1.0))
+        assert (plain.optimizer.last_search is None) == (recorded.optimizer.last_search is None)
+        unsearched += plain.optimizer.last_search is None
+        if number % 5 == 0:
+            assert_same(recorded.facts(), plain.facts())
+    assert_same(recorded.facts(), plain.facts())
+    assert recorded.is_recorded
+    assert unsearched >= 15
+
+
+@pytest.mark.parametrize("name", ["rule", "constant", "relative", "adamw"])
+def test_the_same_bits_without_a_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(CASES[name], monkeypatch)
+    for _ in range(30):
+        for run in (plain, recorded):
+            run.step(with_loss=False)
+    assert_same(recorded.facts(), plain.facts())
+    assert recorded.is_recorded
+
+
+@pytest.mark.parametrize("name", ["rule", "two groups", "relative", "adamw"])
+def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(CASES[name], monkeypatch)
+    for number in range(40):
+        for run in (plain, recorded):
+            for group in run.optimizer.param_groups:
+                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
+            if number == 30:
+                run.optimizer.param_groups[-1]["lr"] *= 0.7
+            run.step()
+    assert_same(recorded.facts(), plain.facts())
+
+
+@pytest.mark.parametrize("name", ["rule", "two groups", "adamw"])
+def test_parameters_that_move_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(CASES[name], monkeypatch)
+    kept = []
+    for number in range(50):
+        for run in (plain, recorded):
+            if number in (10, 15):
+                for param in run.params:
+                    kept.append(param.data)  # so that nobody else gets this memory
+                    param.data = param.data.clone()
+            run.step()
+    assert_same(recorded.facts(), plain.facts())
+    assert recorded.is_recorded
+
+
+@pytest.mark.parametrize("name", ["smoothed", "relative", "adamw", "sgd"])
+def test_resumed_is_continued(name: str) -> None:
+    run = Run(CASES[name], "cuda")
+    for _ in range(25):
+        run.step()
+    assert run.is_recorded
+    other = Run(CASES[name], "cuda")
+    other.number = run.number
+    other.model.load_state_dict(run.model.state_dict())
+    other.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+    for _ in range(15):
+        for each in (run, other):
+            each.step()
+    assert_same(other.facts(), run.facts())
+
+
+@pytest.mark.parametrize("name", ["rule", "adamw"])
+def test_copies_go_on_alike(name: str) -> None:
+    run = Run(CASES[name], "cuda")
+    for _ in range(25):
+        run.step()
+    for copied in (copy.deepcopy(run.optimizer), pickle.loads(pickle.dumps(run.optimizer))):
+        assert copied._workspace is None
+    twin = copy.deepcopy(run)
+    twin.params = list(twin.model.parameters())
+    for _ in range(15):
+        for each in (run, twin):
+            each.step()
+    assert_same(twin.facts(), run.facts())
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [cgq_of(search_prob=1e-9), cgq_of(search_prob=0.0), wrapped(torch.optim.AdamW)],
+    ids=["watched", "never searched", "adamw"],
+)
+def test_no_waiting(make: Any, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even to capture."""
+    run = Run(Case(make, joined), "cuda")
+    run.step()
+    monkeypatch.setattr(run.optimizer, "_is_due", lambda: False)
+    for _ in range(2):
+        run.step()
+    torch.cuda.synchronize()
+    with no_waiting():
+        for number in range(8):
+            run.step(math.nan if number == 6 else 1.0)
+    assert run.is_recorded
+    assert int(run.optimizer.param_groups[0]["skipped"]) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weights: CGQ(weights, search_prob=0.0),
+        lambda weights: CGQ(weights, search_prob=0.0, momentum=0.9),
+        lambda weights: LineSearch(
+            torch.optim.AdamW(weights, lr=0.01, capturable=True), search_prob=0.0
+        ),
+    ],
+    ids=["rule", "constant", "adamw"],
+)
+def test_a_step_within_somebody_elses_graph(make: Any) -> None:
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(50, 4, device="cuda")) for _ in range(4)]
+    optimizer = make(weights)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(8):
+            optimizer.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    before = [weight.detach().clone() for weight in weights]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        optimizer.step()
+    assert all(map(torch.equal, weights, before))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all((weight < old).any() for weight, old in zip(weights, before, strict=True))
+    optimizer.step()  # and goes on outside
+    assert all(weight.isfinite().all() for weight in weights)
+
+
+def test_draws_go_on_as_without_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture takes hold of the device's generator for a moment."""
+    plain, recorded = pair(CASES["rule"], monkeypatch)
+    torch.cuda.manual_seed(1)
+    drawn = []
+    for run in (plain, recorded):
+        torch.cuda.manual_seed(1)
+        draws = []
+        for _ in range(12):
+            draws.append(torch.rand(5, device="cuda"))
+            run.step()
+        drawn.append(torch.stack(draws))
+    assert torch.equal(*drawn)
+
+
+def test_graphs_under_way_draw_as_without_a_capture() -> None:
+    """What they draw by is theirs and a capture's: one must wait for the other."""
+    drawn = []
+    for records in (False, True):
+        torch.cuda.manual_seed(1)
+        noise = torch.zeros(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            noise.uniform_()
+        recorder = CudaRecorder(torch.device("cuda", torch.cuda.current_device()))
+        other = torch.zeros(4, device="cuda")
+        torch.cuda.synchronize()
+        kept = []
+        for number in range(20):
+            torch.cuda._sleep(1_000_000)  # so that the host is ahead
+            graph.replay()
+            kept.append(noise.clone())
+            if records and number % 5 == 2:
+                recorder.captured(lambda: other.add_(1))()
+        drawn.append(torch.stack(kept))
+        assert other.tolist() == [4.0 * records] * 4
+    assert torch.equal(*drawn)
+
+
+def test_memory_is_given_back() -> None:
+    def taken() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    for name in ("rule", "adamw"):
+        reserved = []
+        for _ in range(4):
+            run = Run(CASES[name], "cuda")
+            for _ in range(25):
+                run.step()
+            assert run.is_recorded
+            del run
+            reserved.append(taken())
+        assert reserved[-1] <= reserved[0]  # by when libraries have taken what they keep
