@@ -98,7 +98,7 @@ class Run:
                     left.append((cell, record))
                 elif record.ended:
                     check_same(cell, task, record, arithmetic)
-                    record.checkpoint.unlink(missing_ok=True)  # killed after its last line
+                    record.checkpoint.remove()  # killed after its last line
                 elif self.resume:
                     left.append((cell, record))
                 else:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -74,7 +72,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
                 log(row)
                 tell(row)
         record.append(_end(record))
-        record.checkpoint.unlink(missing_ok=True)
+        record.checkpoint.remove()
 
 
 def header_of(learner: Learner, conditions: Conditions) -> Line:
@@ -120,7 +118,7 @@ def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
         "train_seconds": round(trained_at - began, 4),
         "evaluation_seconds": round(ended - trained_at, 4),
     }
-    _save(record.checkpoint, {"row": row, "times": times, "learner": learner.state_dict()})
+    record.checkpoint.save({"row": row, "times": times, "learner": learner.state_dict()})
     record.append(row)
     record.append_time(times)
     return row
@@ -136,19 +134,19 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             "or --restart to begin again."
         )
     refuse_differences(record.path, record.header or {}, header)
-    if not record.checkpoint.exists():
+    checkpoint = record.checkpoint
+    if not checkpoint.exists():
         if record.epochs:
             raise RecordError(
-                f"{record.checkpoint} is missing, so {record.path} cannot be continued. Add "
+                f"{checkpoint.path} is missing, so {record.path} cannot be continued. Add "
                 "--restart to begin again."
             )
         return 0
     try:
-        place = learner.arithmetic.device
-        saved = torch.load(record.checkpoint, weights_only=True, map_location=place)
+        saved = checkpoint.load(learner.arithmetic.device)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise RecordError(
-            f"{record.checkpoint} is no whole checkpoint of numbers, so {record.path} cannot be "
+            f"{checkpoint.path} is no whole checkpoint of numbers, so {record.path} cannot be "
             "continued. Add --restart to begin again."
         ) from error
     row: Line = saved["row"]
@@ -157,7 +155,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
         record.append_time(saved["times"])
     elif row["epoch"] != record.epochs:
         raise RecordError(
-            f"{record.checkpoint} is of epoch {row['epoch']}, {record.path} holds "
+            f"{checkpoint.path} is of epoch {row['epoch']}, {record.path} holds "
             f"{record.epochs}. Add --restart to begin again."
         )
     learner.load_state_dict(saved["learner"])
@@ -177,13 +175,3 @@ def _end(record: Record) -> Line:
         reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
         return {"kind": "end", "status": "diverged", "reason": reason}
     return {"kind": "end", "status": "finished"}
-
-
-def _save(path: Path, content: dict[str, Any]) -> None:
-    """Put a checkpoint in the place of the last one in a single, durable move."""
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
