@@ -14,9 +14,10 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.machine import hardware, versions
-from cgqbench.records.record import Line, Record, RecordError
+from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.deadline import Deadline, TimeUpError
 from cgqbench.training.epoch import train_epoch
 from cgqbench.training.evaluation import all_finite, evaluated
 from cgqbench.training.feed import Feed
@@ -37,6 +38,7 @@ class Conditions:
     tensorboard: Path | None = None
     fast: bool = False
     graphs: bool = True
+    deadline: Deadline = Deadline()
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -47,13 +49,19 @@ class Conditions:
 Tell = Callable[[BatchProgress | Line], None]
 
 
-def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
-    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row."""
+def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> bool:
+    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row.
+
+    Whether it came to its end: False if the deadline was first, and `resume` goes on from there.
+    """
     with Record(record_path(cell, conditions.records)) as record:
         task = task_of(cell)
         if record.ended:
             check_same(cell, task, record, conditions.arithmetic)
-            return
+            return True
+        deadline, seconds = conditions.deadline, _last_epoch_seconds(record)
+        if not deadline.fits(seconds):
+            return False
         arithmetic = conditions.arithmetic
         arithmetic.set_up(conditions.threads)
         feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
@@ -67,12 +75,19 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
             for row in record.lines[1:]:
                 log(row)
             while done < cell.epochs and not _diverged(record):
-                done += 1
-                row = _epoch(learner, record, done, tell)
+                if not deadline.fits(seconds):
+                    return False
+                began = time.perf_counter()
+                try:
+                    row = _epoch(learner, record, done + 1, _heeding(deadline, tell))
+                except TimeUpError:
+                    return False
+                done, seconds = done + 1, time.perf_counter() - began
                 log(row)
                 tell(row)
         record.append(_end(record))
         record.checkpoint.remove()
+    return True
 
 
 def header_of(learner: Learner, conditions: Conditions) -> Line:
@@ -97,6 +112,27 @@ def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -
     """Refuse a record of another cell, or of another arithmetic, under the same name."""
     wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name}
     refuse_differences(record.path, record.header or {}, wanted)
+
+
+def _heeding(deadline: Deadline, tell: Tell) -> Tell:
+    """Tell as before, but break an epoch off when the time is up: what is past it may be nobody's.
+
+    The epoch is lost. That happens to one that took longer than the one before, or was the first.
+    """
+
+    def heeding(news: BatchProgress | Line) -> None:
+        tell(news)
+        if deadline.past:
+            raise TimeUpError
+
+    return heeding
+
+
+def _last_epoch_seconds(record: Record) -> float | None:
+    """What the last epoch took, training and evaluation, if there was one."""
+    path = times_of(record.path)
+    lines = parsed(path, DAMAGED) if path.exists() else []
+    return lines[-1]["train_seconds"] + lines[-1]["evaluation_seconds"] if lines else None
 
 
 def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
