@@ -51,3 +51,6 @@ class Deadline:
         (True, True, False)
         """
         return self.left > MARGIN * (epoch or 0.0)
+
+
+NEVER = Deadline()

@@ -17,7 +17,7 @@ from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
-from cgqbench.training.deadline import Deadline, TimeUpError
+from cgqbench.training.deadline import NEVER, Deadline, TimeUpError
 from cgqbench.training.epoch import train_epoch
 from cgqbench.training.evaluation import all_finite, evaluated
 from cgqbench.training.feed import Feed
@@ -38,7 +38,7 @@ class Conditions:
     tensorboard: Path | None = None
     fast: bool = False
     graphs: bool = True
-    deadline: Deadline = Deadline()
+    deadline: Deadline = NEVER
 
     @property
     def arithmetic(self) -> Arithmetic:
