@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -105,41 +106,35 @@ class _Parts:
     def __init__(self, path_of: Callable[[int], Path]) -> None:
         self.checksums: list[int] = []
         self._path_of = path_of
-        self._file: BinaryIO | None = None
+        self._files: list[BinaryIO] = []
         self._room = 0
 
     def write(self, data: Any) -> int:
         """Write bytes to the running part and, where it is full, to the next."""
         left = memoryview(data).cast("B")
         while left:
-            if self._file is None or not self._room:
-                self._begin()
-            assert self._file is not None
+            if not self._room:
+                self.checksums.append(0)
+                self._files.append(self._path_of(len(self.checksums)).open("wb"))
+                self._room = LIMIT
             piece, left = left[: self._room], left[self._room :]
-            self._file.write(piece)
+            self._files[-1].write(piece)
             self.checksums[-1] = zlib.crc32(piece, self.checksums[-1])
             self._room -= len(piece)
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: parts are settled when they are full."""
-
-    def _begin(self) -> None:
-        self._end()
-        self.checksums.append(0)
-        self._file, self._room = self._path_of(len(self.checksums)).open("wb"), LIMIT
-
-    def _end(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            with file:
-                _settle(file)
+        """Nothing: the parts are settled at the end, together."""
 
     def __enter__(self) -> _Parts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        with ExitStack() as opened:
+            for file in self._files:
+                opened.enter_context(file)
+            for file in self._files:
+                _settle(file)
 
 
 def _settle(file: BinaryIO) -> None:
