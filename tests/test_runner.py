@@ -10,6 +10,7 @@ import torch
 
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import METHODS
+from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path, refuse_differences
 from cgqbench.records.reading import runs
 from cgqbench.records.record import Record, RecordError, times_of
@@ -76,11 +77,11 @@ def test_a_crash_within_the_writing_of_an_epoch_loses_nothing(moment, tmp_path, 
                 raise Killed
             append(record, line)
 
-        def unsaved(path, content):
+        def unsaved(checkpoint, content):
             raise Killed
 
         if moment == "before the checkpoint":
-            patch.setattr("cgqbench.training.runner._save", unsaved)
+            patch.setattr(Checkpoint, "save", unsaved)
         else:
             patch.setattr(Record, "append", torn)
         with pytest.raises(Killed):

@@ -170,7 +170,7 @@ def test_tasks_too_short_for_it_are_in_no_median(tmp_path: Path) -> None:
 
 
 def test_no_zoo_no_tables(tmp_path: Path) -> None:
-    write(tmp_path, [row(1, train_loss=0.1, test_accuracy=98.0)])
+    write(tmp_path, [row(1, train_loss=0.1, test_accuracy=98.0)], experiment="compare")
     assert answers(compared(tmp_path)) == []
     assert "The zoo" not in [table.title for table in results_tables(compared(tmp_path)).values()]
 

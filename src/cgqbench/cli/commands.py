@@ -13,6 +13,7 @@ from cgqbench.cli import options as opt
 from cgqbench.cli.run import Run, clear_errors, command_line, device_of
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
+from cgqbench.experiments.worth import by_worth
 from cgqbench.methods import METHODS
 
 app = typer.Typer(
@@ -91,6 +92,7 @@ def reproduce(
     ] = None,
     average: opt.Average = True,
     out: opt.Out = Path("out/reproduce"),
+    budget: opt.Budget = None,
     resume: opt.Resume = False,
     restart: opt.Restart = False,
     jobs: opt.Jobs = None,
@@ -104,10 +106,10 @@ def reproduce(
     """Run an experiment, most of them the paper's, and write its table or figure.
 
     `cgq reproduce table1 --only mnist --seeds 3` takes half an hour on two cores; the other columns
-    want a GPU. `figure1` is the landscape along the search line, `figure2` the run time,
-    `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the dynamics; `today1` and
-    `today2` are the tables' columns with the tuning-free methods published since, `lm` has small
-    language models.
+    want a GPU, and `--budget 25m` runs them in pieces. `figure1` is the landscape along the search
+    line, `figure2` the run time, `figure3a`, `figure3b` and `figure3c` the ablations, `figure4` the
+    dynamics; `today1` and `today2` are the tables' columns with the tuning-free methods published
+    since, `lm` has small language models.
 
     LineSearch, which wants no rate: `any_rate` has the base's rate from 1e-6 to 1, alone and
     searched; `sweep`, `sweep_long` and `sweep_images` the best tuned rates beside it; `ceiling`
@@ -116,19 +118,19 @@ def reproduce(
     """
     with clear_errors():
         if item == "figure1":
-            if only or engine != "local":
-                raise ValueError(
-                    "figure1 is one run here. To choose another: cgq landscape --help."
-                )
+            if only or budget or engine != "local":
+                raise ValueError("figure1 is one run. To choose another: cgq landscape --help.")
             landscape(epochs=epochs or 1, out=out, restart=restart, device=device)
             return
         if item not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, "figure1"])
             raise ValueError(f"There is no experiment {item!r}. Choose from: {known}.")
         cells = EXPERIMENTS[item].cells(seeds, only or (), epochs, average)
-        Run(out, resume, restart, jobs, threads, device, engine, tensorboard, fast, graphs).cells(
-            cells
-        )
+        run = Run(out, resume, restart, jobs, threads, device, engine, tensorboard, fast, graphs)
+        if budget is None:
+            run.cells(cells)
+        else:
+            run.within(budget, by_worth(cells))
 
 
 @app.command()

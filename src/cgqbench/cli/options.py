@@ -36,6 +36,13 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue unfinished runs
 Restart = Annotated[
     bool, typer.Option("--restart", help="Discard the records of these runs and begin again.")
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="Time for training: 90s, 25m, 1h. Most worth first, as many epochs as fit; the same "
+        "command goes on (it implies --resume)."
+    ),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="Runs at a time. Default: one a core; one on a GPU, 6 pay there."),

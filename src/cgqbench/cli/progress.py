@@ -6,20 +6,25 @@ from collections.abc import Iterable
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
+from rich.text import Text
 
 from cgqbench.analysis.measures import judged_by, told
+from cgqbench.cli.budget import clock
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.record import Line
+from cgqbench.training.deadline import NEVER, Deadline
 from cgqbench.training.engines.events import Ended, Event, Started
 from cgqbench.training.meter import BatchProgress
 
 
-def followed(events: Iterable[Event], cells: int, console: Console) -> dict[Cell, str]:
+def followed(
+    events: Iterable[Event], cells: int, console: Console, deadline: Deadline = NEVER
+) -> dict[Cell, str]:
     """Show events until they end; the cells that failed, with the reason."""
     failed: dict[Cell, str] = {}
-    with Board(cells, console) as board:
+    with Board(cells, console, deadline) as board:
         for cell, news in events:
             board.show(cell, news)
             if isinstance(news, Ended) and news.error is not None:
@@ -27,20 +32,34 @@ def followed(events: Iterable[Event], cells: int, console: Console) -> dict[Cell
     return failed
 
 
+class BudgetLeft(ProgressColumn):
+    """The time left of a budget, which goes on between events, in the bar for all cells."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def render(self, task: Task) -> Text:
+        """What stands in a bar's line."""
+        return Text(_left_of(self._deadline) if task.fields.get("all") else "")
+
+
 class Board:
     """A bar for all cells and one for each that is running; a bar's unit is an epoch."""
 
-    def __init__(self, cells: int, console: Console) -> None:
+    def __init__(self, cells: int, console: Console, deadline: Deadline = NEVER) -> None:
         self._console = console
+        self._deadline = deadline
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[note]}"),
             TimeLeft(compact=True),
+            BudgetLeft(deadline),
             console=console,
             disable=not console.is_terminal,
         )
-        self._all = self._bars.add_task("cells", total=cells, note=f"0/{cells}")
+        self._all = self._bars.add_task("cells", total=cells, note=f"0/{cells}", all=True)
         self._cells = cells
         self._ended = 0
         self._running: dict[Cell, TaskID] = {}
@@ -78,7 +97,8 @@ class Board:
         if not self._console.is_terminal:
             shown = "not finite" if loss is None else f"{loss:.4f}"
             self._console.print(
-                f"{escape(cell.name)}  {words}  train loss {shown}{self._quality[cell]}",
+                f"{escape(cell.name)}  {words}  train loss {shown}{self._quality[cell]}"
+                f"  {_left_of(self._deadline)}".rstrip(),
                 highlight=False,
                 soft_wrap=True,
             )
@@ -92,11 +112,16 @@ class Board:
         self._bars.update(self._all, completed=self._ended + sum(self._epochs.values()))
 
     def _end(self, cell: Cell, ended: Ended) -> None:
-        self._ended += 1
-        self._epochs.pop(cell, None)
+        if not ended.out_of_time:
+            self._ended += 1
+            self._epochs.pop(cell, None)
         self._bars.update(self._running.pop(cell), visible=False)
         done = self._ended + sum(self._epochs.values())
         self._bars.update(self._all, completed=done, note=f"{self._ended}/{self._cells}")
         if ended.error is not None:
             last = ended.error.strip().splitlines()[-1]
             self._console.print(f"[red]{escape(cell.name)} failed:[/] {escape(last)}")
+
+
+def _left_of(deadline: Deadline) -> str:
+    return "" if deadline == NEVER else f"{clock(deadline.left)} of the budget left"

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,16 +14,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cgqbench.cli.budget import seconds_of, what_is_left
 from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
 from cgqbench.output.outcome import write_outcome
 from cgqbench.records.identity import record_path
+from cgqbench.records.reading import runs
 from cgqbench.records.record import Record, RecordError
 from cgqbench.tasks.task import Task
 from cgqbench.tasks.task_file import try_out
 from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.deadline import NEVER, Deadline
 from cgqbench.training.engines import ENGINES
 from cgqbench.training.runner import Conditions, check_same
 
@@ -43,8 +46,12 @@ class Run:
     fast: bool
     graphs: bool
 
-    def cells(self, cells: Sequence[Cell]) -> None:
-        """Run cells, then show and write what came out."""
+    def within(self, budget: str, cells: Sequence[Cell]) -> None:
+        """Run as much of the cells as a budget of time allows; the next time it goes on."""
+        replace(self, resume=True).cells(cells, Deadline.after(seconds_of(budget)))
+
+    def cells(self, cells: Sequence[Cell], deadline: Deadline = NEVER) -> None:
+        """Run cells, until the deadline if there is one; show and write what came out."""
         if self.engine not in ENGINES:
             raise ValueError(f"There is no engine {self.engine!r}. Choose from: local, ray.")
         console = Console()
@@ -58,6 +65,7 @@ class Run:
             self.out / "tensorboard" if self.tensorboard else None,
             self.fast,
             self.graphs,
+            deadline,
         )
         arithmetic = Arithmetic(torch.device(device), self.fast)
         left = self._unfinished(cells, arithmetic)
@@ -67,15 +75,17 @@ class Run:
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
         try:
             events = ENGINES[self.engine](left, conditions, jobs)
-            failed = followed(events, len(left), console)
+            failed = followed(events, len(left), console, deadline)
         except KeyboardInterrupt:
             console.print("Stopped. The same command with --resume goes on from here.")
             raise typer.Exit(130) from None
         for cell, reason in failed.items():
             console.rule(escape(cell.name), style="red")
             console.print(escape(reason), soft_wrap=True)
-        if len(failed) < len(cells):
+        if len(failed) < len(cells) and runs(self.out / "records"):
             write_outcome(self.out / "records", self.out, console)
+        if deadline != NEVER and (words := what_is_left(cells, self.out / "records")):
+            console.print(words, soft_wrap=True, highlight=False, markup=False)
         if failed:
             raise typer.Exit(1)
 
@@ -98,7 +108,7 @@ class Run:
                     left.append((cell, record))
                 elif record.ended:
                     check_same(cell, task, record, arithmetic)
-                    record.checkpoint.unlink(missing_ok=True)  # killed after its last line
+                    record.checkpoint.remove()  # killed after its last line
                 elif self.resume:
                     left.append((cell, record))
                 else:
@@ -133,7 +143,13 @@ def device_of(name: str) -> str:
 
 def command_line() -> str:
     """The command that makes these records, whether it was interrupted or not."""
-    return " ".join(["cgq", *(word for word in sys.argv[1:] if word not in ("--resume",))])
+    kept, words = ["cgq"], iter(sys.argv[1:])
+    for word in words:
+        if word == "--budget":
+            next(words, None)  # nor does its value matter
+        elif word != "--resume" and not word.startswith("--budget="):
+            kept.append(word)
+    return " ".join(kept)
 
 
 @contextmanager

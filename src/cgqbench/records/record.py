@@ -2,7 +2,8 @@
 
 A cell has three files: `NAME.jsonl`, which depends on nothing but the cell, the machine and the
 versions, so that an interrupted and resumed run leaves the same bytes as one in a single go;
-`NAME.times.jsonl`, the seconds each epoch took; and `NAME.ckpt` while it is unfinished.
+`NAME.times.jsonl`, the seconds each epoch took; and `NAME.ckpt`, maybe in parts, while it is
+unfinished.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+from cgqbench.records.checkpoint import Checkpoint
 
 try:
     import fcntl
@@ -65,9 +68,9 @@ class Record:
         return bool(self.lines) and self.lines[-1]["kind"] == "end"
 
     @property
-    def checkpoint(self) -> Path:
-        """Where the state of the last epoch is kept while the cell is unfinished."""
-        return self.path.with_suffix(".ckpt")
+    def checkpoint(self) -> Checkpoint:
+        """The state of the last epoch, which is kept while the cell is unfinished."""
+        return Checkpoint(self.path.with_suffix(".ckpt"))
 
     def append(self, line: Line) -> None:
         """Write a line, to the disk itself."""
@@ -85,8 +88,8 @@ class Record:
         """Forget everything."""
         self._file.truncate(0)
         self.lines = []
-        for path in (self.checkpoint, times_of(self.path)):
-            path.unlink(missing_ok=True)
+        self.checkpoint.remove()
+        times_of(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let another process have it."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,9 +14,10 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.machine import hardware, versions
-from cgqbench.records.record import Line, Record, RecordError
+from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.deadline import NEVER, Deadline, TimeUpError
 from cgqbench.training.epoch import train_epoch
 from cgqbench.training.evaluation import all_finite, evaluated
 from cgqbench.training.feed import Feed
@@ -39,6 +38,7 @@ class Conditions:
     tensorboard: Path | None = None
     fast: bool = False
     graphs: bool = True
+    deadline: Deadline = NEVER
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -49,13 +49,19 @@ class Conditions:
 Tell = Callable[[BatchProgress | Line], None]
 
 
-def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> None:
-    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row."""
+def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> bool:
+    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row.
+
+    Whether it came to its end: False if the deadline was first, and `resume` goes on from there.
+    """
     with Record(record_path(cell, conditions.records)) as record:
         task = task_of(cell)
         if record.ended:
             check_same(cell, task, record, conditions.arithmetic)
-            return
+            return True
+        deadline, seconds = conditions.deadline, _last_epoch_seconds(record)
+        if not deadline.fits(seconds):
+            return False
         arithmetic = conditions.arithmetic
         arithmetic.set_up(conditions.threads)
         feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
@@ -69,12 +75,19 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
             for row in record.lines[1:]:
                 log(row)
             while done < cell.epochs and not _diverged(record):
-                done += 1
-                row = _epoch(learner, record, done, tell)
+                if not deadline.fits(seconds):
+                    return False
+                began = time.perf_counter()
+                try:
+                    row = _epoch(learner, record, done + 1, _heeding(deadline, tell))
+                except TimeUpError:
+                    return False
+                done, seconds = done + 1, time.perf_counter() - began
                 log(row)
                 tell(row)
         record.append(_end(record))
-        record.checkpoint.unlink(missing_ok=True)
+        record.checkpoint.remove()
+    return True
 
 
 def header_of(learner: Learner, conditions: Conditions) -> Line:
@@ -101,6 +114,27 @@ def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -
     refuse_differences(record.path, record.header or {}, wanted)
 
 
+def _heeding(deadline: Deadline, tell: Tell) -> Tell:
+    """Tell as before, but break an epoch off when the time is up: what is past it may be nobody's.
+
+    The epoch is lost. That happens to one that took longer than the one before, or was the first.
+    """
+
+    def heeding(news: BatchProgress | Line) -> None:
+        tell(news)
+        if deadline.past:
+            raise TimeUpError
+
+    return heeding
+
+
+def _last_epoch_seconds(record: Record) -> float | None:
+    """What the last epoch took, training and evaluation, if there was one."""
+    path = times_of(record.path)
+    lines = parsed(path, DAMAGED) if path.exists() else []
+    return lines[-1]["train_seconds"] + lines[-1]["evaluation_seconds"] if lines else None
+
+
 def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
     """Train, evaluate and record one epoch.
 
@@ -120,7 +154,7 @@ def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
         "train_seconds": round(trained_at - began, 4),
         "evaluation_seconds": round(ended - trained_at, 4),
     }
-    _save(record.checkpoint, {"row": row, "times": times, "learner": learner.state_dict()})
+    record.checkpoint.save({"row": row, "times": times, "learner": learner.state_dict()})
     record.append(row)
     record.append_time(times)
     return row
@@ -136,19 +170,19 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             "or --restart to begin again."
         )
     refuse_differences(record.path, record.header or {}, header)
-    if not record.checkpoint.exists():
+    checkpoint = record.checkpoint
+    if not checkpoint.exists():
         if record.epochs:
             raise RecordError(
-                f"{record.checkpoint} is missing, so {record.path} cannot be continued. Add "
+                f"{checkpoint.path} is missing, so {record.path} cannot be continued. Add "
                 "--restart to begin again."
             )
         return 0
     try:
-        place = learner.arithmetic.device
-        saved = torch.load(record.checkpoint, weights_only=True, map_location=place)
+        saved = checkpoint.load(learner.arithmetic.device)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise RecordError(
-            f"{record.checkpoint} is no whole checkpoint of numbers, so {record.path} cannot be "
+            f"{checkpoint.path} is no whole checkpoint of numbers, so {record.path} cannot be "
             "continued. Add --restart to begin again."
         ) from error
     row: Line = saved["row"]
@@ -157,7 +191,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
         record.append_time(saved["times"])
     elif row["epoch"] != record.epochs:
         raise RecordError(
-            f"{record.checkpoint} is of epoch {row['epoch']}, {record.path} holds "
+            f"{checkpoint.path} is of epoch {row['epoch']}, {record.path} holds "
             f"{record.epochs}. Add --restart to begin again."
         )
     learner.load_state_dict(saved["learner"])
@@ -177,13 +211,3 @@ def _end(record: Record) -> Line:
         reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
         return {"kind": "end", "status": "diverged", "reason": reason}
     return {"kind": "end", "status": "finished"}
-
-
-def _save(path: Path, content: dict[str, Any]) -> None:
-    """Put a checkpoint in the place of the last one in a single, durable move."""
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -14,9 +14,10 @@ class Started(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A cell is over; `error` says why if it failed."""
+    """A cell is over; `error` says why if it failed, `out_of_time` that more of it is left."""
 
     error: str | None = None
+    out_of_time: bool = False
 
 
 class Event(NamedTuple):

@@ -39,12 +39,14 @@ def _run(
     running: dict[Connection, tuple[Cell, BaseProcess]] = {}
     try:
         while waiting or running:
+            if conditions.deadline.past:
+                waiting.clear()
             while waiting and len(running) < jobs:
                 cell = waiting.popleft()
                 connection, process = _begun(context, cell, conditions, environment)
                 running[connection] = cell, process
                 yield Event(cell, Started())
-            for ready in wait(list(running)):
+            for ready in wait(list(running)) if running else ():
                 assert isinstance(ready, Connection)
                 cell, process = running[ready]
                 try:
@@ -54,6 +56,8 @@ def _run(
                     news = Ended(f"its process ended with exit code {process.exitcode}")
                 yield Event(cell, news)
                 if isinstance(news, Ended):
+                    if news.out_of_time:  # one begun now would be one more that is unfinished
+                        waiting.clear()
                     del running[ready]
                     ready.close()
                     process.join()
@@ -91,7 +95,7 @@ def _child(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)  # before CUDA is first used
     try:
-        run_cell(cell, conditions, connection.send)
+        finished = run_cell(cell, conditions, connection.send)
     except BrokenPipeError:
         return
     except (RecordError, MissingData, TaskError) as error:  # whose message says all
@@ -99,4 +103,4 @@ def _child(
     except Exception:
         connection.send(Ended(traceback.format_exc()))
     else:
-        connection.send(Ended())
+        connection.send(Ended(out_of_time=not finished))

@@ -54,7 +54,7 @@ def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Ite
             for cell in running.values():
                 yield from _new_rows(cell, conditions, told)
             for ended in done:
-                yield Event(running.pop(ended), Ended(_error_of(ray, ended)))
+                yield Event(running.pop(ended), _end_of(ray, ended))
     finally:
         for task in running:
             ray.cancel(task, force=True)
@@ -62,12 +62,11 @@ def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Ite
             ray.shutdown()
 
 
-def _remote_cell(cell: Cell, conditions: Conditions) -> str | None:
+def _remote_cell(cell: Cell, conditions: Conditions) -> Ended:
     try:
-        run_cell(cell, conditions)
+        return Ended(out_of_time=not run_cell(cell, conditions))
     except Exception:
-        return traceback.format_exc()
-    return None
+        return Ended(traceback.format_exc())
 
 
 def _new_rows(cell: Cell, conditions: Conditions, told: dict[Cell, int]) -> Iterator[Event]:
@@ -83,9 +82,9 @@ def _rows(cell: Cell, conditions: Conditions) -> list[Line]:
     return run.epochs if run else []
 
 
-def _error_of(ray: Any, task: Any) -> str | None:
+def _end_of(ray: Any, task: Any) -> Ended:
     try:
-        error: str | None = ray.get(task)
+        ended: Ended = ray.get(task)
     except ray.exceptions.RayError as failure:  # the worker died
-        return str(failure)
-    return error
+        return Ended(str(failure))
+    return ended

@@ -1,0 +1,123 @@
+"""The cells of the paper's tables: its value, ours as the records have it, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cgqbench.analysis.chance import dead
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.measures import ACCURACY
+from cgqbench.analysis.standings import CLOSE_ACCURACY
+from cgqbench.analysis.summary import Entry, summary
+from cgqbench.experiments import EXPERIMENTS, paper
+
+TABLES = ("table1", "table2")
+"""The experiments that are the paper's tables."""
+
+RULE = (
+    f"Reproduced: our mean test accuracy after the paper's number of epochs is within "
+    f"{CLOSE_ACCURACY:g} points of the paper's value, or within our standard deviation over seeds "
+    "where that is more; better and worse lie beyond. The paper gives one number without a spread, "
+    "and seeds differ by tenths of a point. Where the paper's does not converge (–), ours "
+    "reproduces it if a seed died, and is better if none did; where only ours dies it is worse"
+)
+"""The rule in words, beside `_judged`, which follows it."""
+
+
+class Verdict(Enum):
+    """What is said of a cell, in the order of tables."""
+
+    REPRODUCED = "reproduced"
+    BETTER = "better"
+    WORSE = "worse"
+    NONE = "no verdict"
+    """It was run for another number of epochs than the paper's."""
+    UNFINISHED = "unfinished"
+    NOT_RUN = "not yet run"
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One method in one column of a table of the paper."""
+
+    dataset: str
+    network: str
+    method: str
+    verdict: Verdict
+    entry: Entry | None = None
+    """Ours, if there is an epoch of it."""
+    done: int = 0
+    """The epochs of the run that is furthest."""
+
+    @property
+    def theirs(self) -> paper.Result | None:
+        """The paper's; None where it says that the method does not converge."""
+        return paper.RESULTS[self.dataset, self.network, self.method]
+
+    @property
+    def epochs(self) -> int:
+        """For how long the paper trains."""
+        return paper.EPOCHS[self.dataset]
+
+    @property
+    def gain(self) -> float | None:
+        """The points of accuracy that ours is above the paper's, where both are known."""
+        return None if self.entry is None else _gain(self.theirs, self.entry)
+
+
+def paper_cells(compared: Sequence[Comparison], table: str) -> list[PaperCell]:
+    """Every cell of a table of the paper, column by column; also those that nobody has run."""
+    experiment = EXPERIMENTS[table]
+    mine = [one for one in compared if one.problem.experiment == table]
+    return [
+        _cell(mine, column.dataset, column.network, method)
+        for column in experiment.columns
+        for method in experiment.methods
+    ]
+
+
+def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -> PaperCell:
+    found = [
+        one
+        for one in mine
+        if (one.problem.dataset, one.problem.network) == (dataset, network)
+        and any(run.epochs for run in one.methods.get(method, ()))
+    ]
+    if not found:
+        return PaperCell(dataset, network, method, Verdict.NOT_RUN)
+    wanted = paper.EPOCHS[dataset]
+    # The paper's length if there is one, else the longest.
+    one = max(found, key=lambda one: (one.problem.epochs == wanted, one.problem.epochs))
+    group = one.methods[method]
+    entry = next(entry for entry in summary(one) if entry.method == method)
+    if entry.problem.epochs != wanted:
+        verdict = Verdict.NONE
+    elif all(run.end is None for run in group):
+        verdict = Verdict.UNFINISHED
+    else:
+        died = any(dead(run) for run in group)
+        verdict = _judged(paper.RESULTS[dataset, network, method], entry, died)
+    done = max(len(run.epochs) for run in group)
+    return PaperCell(dataset, network, method, verdict, entry, done)
+
+
+def _judged(theirs: paper.Result | None, entry: Entry, died: bool) -> Verdict:
+    """Of a cell that ran as long as the paper's: the rule that `RULE` has in words."""
+    if theirs is None:
+        return Verdict.REPRODUCED if died else Verdict.BETTER
+    gain = _gain(theirs, entry)
+    if died or gain is None:
+        return Verdict.WORSE
+    tolerance = max(CLOSE_ACCURACY, entry.values[ACCURACY].spread or 0.0)
+    if abs(gain) <= tolerance + 1e-9:
+        return Verdict.REPRODUCED
+    return Verdict.BETTER if gain > 0 else Verdict.WORSE
+
+
+def _gain(theirs: paper.Result | None, entry: Entry) -> float | None:
+    """Both to the two decimals that are shown, so that nobody finds another verdict by hand."""
+    if theirs is None or ACCURACY not in entry.values:
+        return None
+    return round(round(entry.values[ACCURACY].mean, 2) - theirs.test_accuracy, 2) + 0.0  # no −0

@@ -1,0 +1,64 @@
+"""A budget of time: how it is written, how it is shown, and what it has left undone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import read_run
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str) -> float:
+    """The seconds that a budget means.
+
+    >>> seconds_of("25m"), seconds_of("1.5h"), seconds_of("90s"), seconds_of("90")
+    (1500.0, 5400.0, 90.0, 90.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, flags=re.ASCII)
+    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
+    if not seconds:
+        raise ValueError(
+            f"{text!r} is no budget of time. Write a number above 0 and its unit: --budget 90s, "
+            "--budget 25m or --budget 1h."
+        )
+    return seconds
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a clock shows them, never below zero.
+
+    >>> clock(754.9), clock(3725), clock(-3)
+    ('12:34', '1:02:05', '0:00')
+    """
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
+    """A sentence about the cells that are not at their end; None if all are."""
+    epochs = begun = left = 0
+    for cell in cells:
+        path = record_path(cell, records)
+        run = read_run(path) if path.exists() else None
+        if run is None or run.end is None:
+            done = len(run.epochs) if run else 0
+            left, begun, epochs = left + 1, begun + (done > 0), epochs + cell.epochs - done
+    if not left:
+        return None
+    return (
+        f"Of {len(cells):,} runs {left:,} are left, {begun:,} of them begun, with {epochs:,} "
+        f"epochs in all; to go on: {going_on()}"
+    )
+
+
+def going_on() -> str:
+    """The command that goes on, which is the same one; only it must not begin again."""
+    return shlex.join(["cgq", *(word for word in sys.argv[1:] if word != "--restart")])

@@ -1,0 +1,149 @@
+"""A budget of time, as it is typed: most worth first, and the same command goes on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from test_cli import cgq, check_succeeded
+from test_runner import Killed, bytes_after, cell_of
+
+from cgqbench.cli import commands
+from cgqbench.cli.budget import clock, seconds_of, what_is_left
+from cgqbench.cli.progress import Board
+from cgqbench.cli.run import command_line
+from cgqbench.experiments.cell import Cell
+from cgqbench.experiments.experiment import Column, Experiment
+from cgqbench.records.identity import record_path
+from cgqbench.records.reading import runs
+from cgqbench.training.deadline import Deadline
+from cgqbench.training.engines import Ended, Started
+from cgqbench.training.runner import Conditions, run_cell
+
+SLOW = str(Path(__file__).with_name("slow_task.py"))
+EPOCHS = 12
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("25m", 1500), ("90s", 90), ("1h", 3600), ("90", 90), ("0.5h", 1800), ("1.5m", 90)],
+)
+def test_a_budget_is_a_number_and_its_unit(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "25 m", "-5m", "0", "0.0h", "1d", "m", "1e3", "nan", "inf", "1h30m", "٣m"]
+)
+def test_anything_else_is_refused_with_the_cure(text):
+    with pytest.raises(ValueError, match=r"no budget of time.*--budget 90s.*25m.*1h"):
+        seconds_of(text)
+
+
+def test_on_the_command_line_too(tmp_path):
+    words = ["reproduce", "table1", "--only", "mnist", "--out", str(tmp_path)]
+    result = cgq(*words, "--budget", "soon")
+    assert result.exit_code == 2
+    assert "--budget 25m" in result.output
+    assert list(tmp_path.iterdir()) == [], "nothing was begun"
+    assert cgq("reproduce", "figure1", "--budget", "1m").exit_code == 2
+
+
+class Slow(Experiment):
+    """Two methods on a task whose epochs last at least 0.16 s; the first is worth more."""
+
+    def cells(self, seeds, only=(), epochs=None, average=True):
+        return [
+            Cell("slow", "slow", "task", method, seed, EPOCHS, 32, average, SLOW)
+            for seed in range(seeds)
+            for method in self.methods
+        ]
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    column = Column("slow", "task", EPOCHS)
+    experiment = Slow("slow", "Slow", (column,), ("adam", "scgq"))
+    monkeypatch.setitem(commands.EXPERIMENTS, "slow", experiment)
+    return experiment.cells(seeds=1)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """The records, but for the command that made them, which names the folder."""
+    return {run.path.name: b"\n".join(run.path.read_bytes().splitlines()[1:]) for run in runs(out)}
+
+
+def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, monkeypatch):
+    check_succeeded(cgq("reproduce", "slow", "--seeds", "1", "--out", str(tmp_path / "whole")))
+    out, budget, outputs = tmp_path / "pieces", 0.5, list[str]()
+    while not outputs or "to go on" in outputs[-1]:
+        words = ["reproduce", "slow", "--seeds", "1", "--jobs", "1", "--out", str(out)]
+        words += ["--budget", f"{budget:g}s"]
+        monkeypatch.setattr(sys, "argv", ["cgq", *words])
+        result = cgq(*words)
+        check_succeeded(result)
+        if not outputs:
+            assert result.output.rstrip().endswith(f"to go on: cgq {' '.join(words)}")
+            assert "Of 2 runs 2 are left" in result.output
+            methods = [run.header["method"] for run in runs(out)]
+            assert set(methods) <= {"scgq"}, "worth more than adam, so nothing else has begun"
+        outputs.append(result.output)
+        budget *= 2  # however long a process takes to begin
+    assert len(outputs) > 1
+    assert contents(out) == contents(tmp_path / "whole")
+    assert list(out.rglob("*.ckpt*")) == []
+    assert "report.html" in outputs[-1]
+    assert "--budget" not in (out / "records/slow/slow-task-scgq-0.jsonl").read_text()
+
+
+def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", "x", "--restart", "--out", "a b"])
+    cells = [cell_of("sgd", seed) for seed in range(3)]
+    bytes_after(cells[0], tmp_path)
+
+    def tell(news):
+        if isinstance(news, dict) and news["epoch"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_cell(cells[1], Conditions(tmp_path), tell)
+    assert what_is_left(cells, tmp_path) == (
+        "Of 3 runs 2 are left, 1 of them begun, with 5 epochs in all; "
+        "to go on: cgq reproduce x --out 'a b'"
+    )
+    assert what_is_left(cells[:1], tmp_path) is None
+    assert not record_path(cells[2], tmp_path).exists(), "it only looks"
+
+
+def test_the_command_in_a_record_knows_no_budget(monkeypatch):
+    for words in (["--budget", "25m"], ["--budget=25m", "--resume"], []):
+        monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", *words, "table2", "--jobs", "6"])
+        assert command_line() == "cgq reproduce table2 --jobs 6"
+
+
+def test_the_bar_shows_the_time_left(tmp_path):
+    cell = cell_of("sgd")
+    row = {"epoch": 1, "train_loss": 0.5, "test_accuracy": 90.0, "step_size": 1, "momentum": 0}
+    for terminal in (True, False):
+        with (tmp_path / "screen").open("w+") as file:
+            console = Console(file=file, force_terminal=terminal, width=150)
+            with Board(2, console, Deadline.after(90061)) as board:
+                board.show(cell, Started())
+                board.show(cell, row)
+                board.show(cell, Ended(out_of_time=True))
+            file.seek(0)
+            text = file.read()
+        assert "25:01:0" in text
+        assert "of the budget left" in text
+        assert "1/2" not in text, "what is stopped has not ended"
+    assert clock(59.9) == "0:59"
+
+
+def test_without_a_budget_no_bar_speaks_of_one(tmp_path):
+    with (tmp_path / "screen").open("w+") as file:
+        with Board(1, Console(file=file, force_terminal=True, width=150)) as board:
+            board.show(cell_of("sgd"), Started())
+        file.seek(0)
+        assert "budget" not in file.read()
