@@ -147,6 +147,13 @@ def test_a_falling_loss_earns_the_ceiling(earned: float) -> None:
     assert region.radius == pytest.approx(min(RHO, max(SAFE, earned / 2)))
 
 
+def test_while_trials_climb_nothing_widens_it() -> None:
+    """Where every third trial fails, a region that recovers at once is too wide all the time."""
+    climbs = judged(0.002)._replace(straightness=-0.3)
+    assert after(climbs, 1, share=0.1, noise=0.1, earned=1.0).radius == 0.002
+    assert after(climbs, 20, share=0.1, noise=0.1, earned=1.0).radius > 0.002
+
+
 def test_a_straight_line_stretches_an_earned_ceiling() -> None:
     assert after(Region(), 200, share=0.8, earned=1.0).radius == pytest.approx(1.5 * RHO)
     assert after(Region(), 200, share=0.7, earned=1.0).radius == pytest.approx(1.25 * RHO)

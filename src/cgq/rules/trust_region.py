@@ -120,8 +120,8 @@ class Region(NamedTuple):
             least = min(SAFE / 2.0, rho * fade)
             return judged._replace(radius=max(SHORTER * self.radius, least))
         earned, radius = judged.earned(trust, rho, fade), self.radius
-        if radius < earned:
-            new = min(earned, WIDER * radius)
+        if radius < earned:  # not while trials mostly climb: the next one would too
+            new = min(earned, WIDER * radius) if judged.straightness > 0.0 else radius
         else:  # fade from where growth has led
             new = max(earned, radius * math.sqrt((self.judged_at + 1) / (steps + 1)))
         if judged._may_grow(trust):
