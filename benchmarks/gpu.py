@@ -1,8 +1,10 @@
 """Epoch times on a GPU, as `cgq` runs them, data pipeline included: `make bench-gpu`.
 
 Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
-The last table runs whole cells through the engine, one at a time and several at once. `--apart`
-leaves the parameters where torch put them, instead of side by side in memory.
+Then the unsearched step alone, as in a loop of your own, on the tensors of a ResNet-50. The last
+table runs whole cells through the engine, one at a time and several at once. `--apart` leaves the
+parameters where torch put them, instead of side by side in memory; `--only vgg16` and `--tf32` are
+for a quick look.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import torch
 from cifar_shapes import SHAPE, images
+from networks import resnet50_parameters
 from rich.console import Console
 from rich.table import Table
 
@@ -43,6 +47,8 @@ BATCHES = 150  # of which an epoch's time is extrapolated
 ROUNDS = 3
 METHODS = {"SGD": "sgd", "CGQ": "cgq", "sCGQ": "scgq"}
 NETWORKS = ("resnet164", "densenet100", "vgg16")
+STEPS = 200  # of the step alone, in each of as many turns
+TURNS = 5
 
 
 class Trained:
@@ -95,14 +101,16 @@ def task_for(name: str) -> Task:
     )
 
 
-def epochs_table(device: torch.device, console: Console) -> Table:
+def epochs_table(
+    device: torch.device, console: Console, networks: Sequence[str], kinds: Sequence[bool]
+) -> Table:
     table = Table(
         "network", "arithmetic", "SGD, s an epoch", "CGQ ÷ SGD", "passes", "sCGQ ÷ SGD", "passes",
         "memory, CGQ ÷ SGD", "set-up, s",
     )  # fmt: skip
-    for name in NETWORKS:
+    for name in networks:
         task = task_for(name)
-        for fast in (False, True):
+        for fast in kinds:
             arithmetic = Arithmetic(device, fast)
             arithmetic.set_up(1)
             runs = {}
@@ -127,6 +135,32 @@ def epochs_table(device: torch.device, console: Console) -> Table:
             console.print(f"[dim]{', '.join(row)}[/]")
             table.add_row(*row)
             del runs, run, sgd, cgq_, scgq
+    return table
+
+
+def step_table(device: torch.device) -> Table:
+    """The unsearched step on gradients that are there, eagerly: the middle of some turns."""
+    params = [torch.nn.Parameter(p.detach().to(device)) for p in resnet50_parameters()]
+    for param in params:
+        param.grad = 0.01 * torch.randn_like(param)
+    optimizers: dict[str, torch.optim.Optimizer] = {
+        "SGD, foreach": torch.optim.SGD(params, 1e-6, momentum=0.9, foreach=True),
+        "SGD, fused": torch.optim.SGD(params, 1e-6, momentum=0.9, fused=True),
+        "CGQ": cgq.CGQ(params, lr=1e-6),
+    }
+    times: dict[str, list[float]] = {name: [] for name in optimizers}
+    for _ in range(TURNS + 1):
+        for name, optimizer in optimizers.items():
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                optimizer.step()
+            torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - began) / STEPS)
+    table = Table("unsearched step, ResNet-50's tensors", "ms", "÷ SGD, foreach")
+    middle = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    for name, taken in middle.items():
+        table.add_row(name, f"{1e3 * taken:.3f}", f"{taken / middle['SGD, foreach']:.2f}")
     return table
 
 
@@ -164,7 +198,10 @@ def jobs_table(device: str, console: Console, most: int) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Epoch times on a GPU.")
     parser.add_argument("--apart", action="store_true", help="parameters where torch put them")
-    apart = parser.parse_args().apart
+    parser.add_argument("--only", nargs="+", choices=NETWORKS, help="these networks, no cells")
+    parser.add_argument("--tf32", action="store_true", help="not in bf16")
+    asked = parser.parse_args()
+    apart = asked.apart
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
     if apart:
@@ -172,7 +209,10 @@ def main() -> None:
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
-    parts = [epochs_table(device, notes), jobs_table("cuda", notes, 6)]
+    kinds = (False,) if asked.tf32 else (False, True)
+    parts = [epochs_table(device, notes, asked.only or NETWORKS, kinds), step_table(device)]
+    if not asked.only:
+        parts.append(jobs_table("cuda", notes, 6))
     versions = f"cgq {cgq.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
     console.print(
