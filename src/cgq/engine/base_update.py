@@ -13,6 +13,7 @@ from torch.optim import LBFGS, SparseAdam
 
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.options import SearchOptions
+from cgq.evaluation.copies import Copier
 from cgq.rules.first_trial import clear_trial
 from cgq.rules.scalars import Number, as_tensor
 from cgq.vectors.layout import Layout
@@ -34,6 +35,8 @@ class Displacement(Workspace):
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""
+        self.copier = Copier()
+        """Of the base's state."""
         self.holds_last_step = False
         """Whether θ is where the last step led from what is kept."""
 
