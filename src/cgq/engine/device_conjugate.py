@@ -113,6 +113,9 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         lost, seen = results.pop("lost") != 0.0, results.pop("loss", None)
         return Outcome(results, seen, lost)
 
+    def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
+        return None
+
     def line(self, plan: Plan) -> DeviceLine:
         """The points θ + α·(a·r + b·p)."""
         state, (a, b) = self._state, self._mixture(plan.beta)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from torch import Tensor
 
 from cgq.vectors.cuda_graph import recorder_for
 from cgq.vectors.layout import Buffer, Layout
-from cgq.vectors.recording import Recorder
+from cgq.vectors.recording import Recorder, Recording
 
 
 class Workspace:
@@ -20,6 +21,13 @@ class Workspace:
         self.scratch = layout.zeros()
         self.parameters, self.gradients = Contiguous(layout), Contiguous(layout)
         self.recorder: Recorder | None = recorder_for(layout)
+        self.outset, self.second, self.landing = (Recording(self.recorder) for _ in range(3))
+        """What a search does before its first measurement, before the next, and at last."""
+
+    @cached_property
+    def spare(self) -> Buffer:
+        """One vector more, for a search whose memory has to stay."""
+        return self.layout.empty()
 
     def own_memory(self) -> Buffer | None:
         """The parameters as one vector in their own memory; None: they are apart."""
