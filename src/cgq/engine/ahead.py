@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -30,8 +30,8 @@ class Ahead:
     ) -> None:
         self._workspace, self._plan, self._line = workspace, plan, line
         self._is_recorded = is_recorded
-        self.steps: list[Tensor] = [plan.trial]
-        """Where was, or will be, measured."""
+        self._steps: list[Tensor] = [plan.trial]
+        self._losses: list[Tensor] = []  # of all trials but the last
         if is_recorded:
             line.stands_at(plan.trial)
 
@@ -42,38 +42,40 @@ class Ahead:
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
             step = _next_trial(plan, now["first"])
             line.move_to(step)
-            return {"step": step}
+            return {"step": step, "first again": now["first"]}
 
         key = self._workspace.outset.version
         if self._is_recorded and recording.done(key, {"first": first}, work):
-            step = recording.results["step"]
+            step, first = recording.results.values()
             line.stands_at(step)
         else:
             step, self._is_recorded = _next_trial(plan, first), False
-        self.steps.append(step)
+        self._steps.append(step)
+        self._losses.append(first)
         return step
 
-    def landed(self, losses: list[Tensor], old: Number, applied: Applied | None) -> list[float]:
-        """Go to the last trial, or what is applied of it; then the host waits for all numbers."""
-        plan, line, steps, recording = self._plan, self._line, self.steps, self._workspace.landing
+    def landed(self, last: Tensor, old: Number, applied: Applied | None) -> list[float]:
+        """Go to the last trial, or what is applied of it, by an old average; then wait for all.
 
-        def landing(losses: Sequence[Number], old: Number) -> list[Number]:
+        Those are the numbers of the plan, the trials, their losses, and where the line stands.
+        """
+        plan, line, recording = self._plan, self._line, self._workspace.landing
+        steps, losses = self._steps, self._losses
+
+        def landing(last: Number, old: Number) -> list[Number]:
             at = steps[-1] if applied is None else applied(steps[-1], plan, old)[1]
             line.move_to(at)
-            return [*plan[:-1], *steps, *losses, at]
+            return [*plan[:-1], *steps, *losses, last, at]
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            seen = [now[f"loss {index}"] for index in range(len(losses))]
-            numbers = landing(seen, now.get("average", 0.0))
+            numbers = landing(now["last"], now.get("old", 0.0))
             return {f"number {index}": number for index, number in enumerate(numbers)}
 
-        version = self._workspace.outset.version, self._workspace.second.version
-        numbers: dict[str, Number] = {f"loss {index}": loss for index, loss in enumerate(losses)}
-        if applied is not None and not is_zero(old):
-            numbers["average"] = old
-        if self._is_recorded and recording.done(version, numbers, work):
+        key = self._workspace.outset.version, self._workspace.second.version, len(steps)
+        averaged = {} if applied is None or is_zero(old) else {"old": old}
+        if self._is_recorded and recording.done(key, {"last": last, **averaged}, work):
             return recording.read()
-        read: list[float] = stacked(plan.loss.device, *landing(losses, old)).tolist()
+        read: list[float] = stacked(last.device, *landing(last, old)).tolist()
         return read
 
 

@@ -42,15 +42,14 @@ class SpeculativeStep(SearchedStep):
         plan, line = begun or direction.begun(loss, error)
         ahead = Ahead(direction.workspace, plan, line, is_recorded=begun is not None)
         self._rollback.callback(line.move_back)
-        losses = [as_tensor(self._phi(line, plan.trial), device)]
+        trials, last = 1, as_tensor(self._phi(line, plan.trial), device)
         # A first trial at the ceiling is mostly the last: one wait more costs less then. And in
         # narrow numbers the device could not say where the host will go.
         if self._options.shrinks_trial and scalar_dtype(device) == torch.float64:
-            losses.append(as_tensor(self._phi(line, ahead.next_trial(losses[0])), device))
+            trials, last = 2, as_tensor(self._phi(line, ahead.next_trial(last)), device)
         applied = self._applied if self._options.smoothing else None
-        *numbers, at = ahead.landed(losses, self._before["average"], applied)
+        *numbers, at = ahead.landed(last, self._before["average"], applied)
         line.stands_at(at)
-        trials = len(losses)
         plan, measured = Plan(*numbers[: -2 * trials]), numbers[-2 * trials :]
         # Where both are one point, the first counts.
         known = dict(zip(measured[trials - 1 :: -1], measured[: trials - 1 : -1], strict=True))
