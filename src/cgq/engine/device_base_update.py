@@ -107,11 +107,11 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         displacement.own_memory()  # the base may have given them other memory
         key = displacement.opening.version, displacement.parameters.places, error
 
-        def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine]:
+        def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine, dict[str, Number]]:
             self._dots.clear()  # of another batch
             update = copy(self)
             update._rho = now["rho"]
-            return update.begun(loss, error)
+            return *update.begun(loss, error), {}
 
         plan = recorded_plan(displacement.outset, key, {"rho": self._rho}, begun)
         return None if plan is None else (plan, self.line(plan))

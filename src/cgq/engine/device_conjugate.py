@@ -88,13 +88,25 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         if self._unclipped is not None or not self._may_record(recording):
             return None
         numbers = self._numbers_of(loss) | {"trial_scale": self._before["trial_scale"]}
-        kept, key = self._kept(), (*self._key, error)
-        plan = recorded_plan(
-            recording, key, _known(numbers), lambda now: kept(now).begun(now["loss"], error)
-        )
+        kept, key, spans = self._kept(), (*self._key, error), len(self.layout.spans)
+        squares = [f"square {index}" for index in range(spans)]
+        # Whether they are known is part of the key: it is to be the same in every step.
+        known = self._dots.get(("h", "h")) if self._options.search_prob >= 1.0 else None
+        if known is not None:
+            numbers |= dict(zip(squares, known, strict=True))
+
+        def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine, dict[str, Number]]:
+            direction = kept(now)
+            if known is not None:
+                direction._dots["h", "h"] = [now[name] for name in squares]
+            plan, line = direction.begun(now["loss"], error)
+            return plan, line, dict(zip(squares, direction._dots["g", "g"], strict=True))
+
+        plan = recorded_plan(recording, key, _known(numbers), begun)
+        state.squares = None  # only of a batch that will be remembered are they known
         if plan is None:
             return None
-        state.squares = None  # they were not asked for
+        self._dots["g", "g"] = [recording.results[name] for name in squares]
         self._residual = Residual(state.scratch, 1.0)
         return plan, self._line_from(state.start, plan, state.place_for_points())
 

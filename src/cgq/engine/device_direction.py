@@ -79,16 +79,22 @@ def recorded_plan(
     recording: Recording,
     key: object,
     numbers: Mapping[str, Number],
-    begun: Callable[[Mapping[str, Tensor]], tuple[Plan, DeviceLine]],
+    begun: Callable[[Mapping[str, Tensor]], tuple[Plan, DeviceLine, Mapping[str, Number]]],
 ) -> Plan | None:
-    """Begin a search, and move to its first trial, as a recording; None: nothing was done."""
+    """Begin a search, and move to its first trial, as a recording; None: nothing was done.
+
+    The numbers that `begun` gives besides are among the recording's results.
+    """
+    names = [f"planned {name}" for name in Plan._fields[:-1]]
 
     def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-        plan, line = begun(now)
+        plan, line, more = begun(now)
         line.move_to(plan.trial)
-        return {f"planned {name}": getattr(plan, name) for name in Plan._fields[:-1]}
+        return {**dict(zip(names, plan, strict=False)), **more}
 
-    return Plan(*recording.results.values()) if recording.done(key, numbers, work) else None
+    if not recording.done(key, numbers, work):
+        return None
+    return Plan(*(recording.results[name] for name in names))
 
 
 def clear(vector: Buffer, lost: Tensor) -> None:
