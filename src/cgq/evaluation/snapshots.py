@@ -66,19 +66,21 @@ class Snapshot:
             value = waiting.pop()
             if id(value) in seen:
                 continue
-            if isinstance(value, Tensor):
-                seen.add(id(value))
-                tensors.append(value)
-                continue
-            if isinstance(value, Optimizer):
-                seen.add(id(value))
-                value = vars(value)
-            if isinstance(value, (dict, list)):
+            # Most that an optimizer keeps are plain: tensors and numbers, in hundreds of
+            # dictionaries. To ask what else they may be takes longer than to note them.
+            if type(value) is not dict:
+                if isinstance(value, Tensor):
+                    seen.add(id(value))
+                    tensors.append(value)
+                    continue
+                if isinstance(value, Optimizer):
+                    seen.add(id(value))
+                    value = vars(value)
+                if not isinstance(value, (dict, list)) and type(value) is not tuple:
+                    continue
+            if type(value) is not tuple:
                 seen.add(id(value))
                 self._containers.append((value, value.copy()))
-            elif type(value) is not tuple:
-                continue
-            # Most that an optimizer keeps are tensors and numbers, hundreds of them.
             for entry in value.values() if isinstance(value, dict) else value:
                 kind = type(entry)
                 if kind is Tensor:
