@@ -120,15 +120,26 @@ class Run:
 
     @property
     def recordings(self) -> list[Recording]:
-        return [
-            value
-            for value in vars(self.optimizer._workspace).values()
-            if isinstance(value, Recording)
-        ]
+        """Of steps that are not searched."""
+        return self._found("unsearched", "beginning", "ending")
+
+    @property
+    def of_searches(self) -> list[Recording]:
+        options = self.optimizer.options
+        names = ["opening", "outset", "landing"] + ["second"] * options.shrinks_trial
+        return self._found(*names)
+
+    def _found(self, *names: str) -> list[Recording]:
+        workspace = vars(self.optimizer._workspace)
+        return [workspace[name] for name in names if name in workspace]
 
     @property
     def is_recorded(self) -> bool:
-        return all(recording._replay is not None for recording in self.recordings)
+        return are_recorded(self.recordings)
+
+
+def are_recorded(recordings: list[Recording]) -> bool:
+    return all(recording._replay is not None for recording in recordings)
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -289,9 +289,12 @@ def test_a_run_is_the_same_alone_and_beside_others(tmp_path: Path) -> None:
     assert lines[1] == lines[6]
 
 
-def test_what_cannot_be_captured_is_refused() -> None:  # last: torch's generator stays disturbed
+def test_what_cannot_be_captured_is_refused() -> None:
     task = task_of(lambda: nn.Sequential(Waiting(), small_network()))
     learner, feed = learner_of("sgd", graphs=True, task=task)
     inputs, targets = next(feed.epoch(1))
+    stream = torch.cuda.current_stream()
     with pytest.raises(TaskError, match=r"(?s)cannot be captured.*--no-graphs"):
         learner.closure(inputs, targets)
+    assert torch.cuda.current_stream() == stream
+    assert torch.rand(3, device=CUDA).isfinite().all()  # who comes next can draw

@@ -240,7 +240,8 @@ class LineSearch(SearchOptimizer):
         outcome = SKIPPED
         if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
-                rollback.callback(Snapshot([self.base], without=self._params()).restore)
+                snapshot = Snapshot([self.base], without=self._params(), copier=displacement.copier)
+                rollback.callback(snapshot.restore)
             update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):

@@ -13,6 +13,7 @@ from torch.optim import LBFGS, SparseAdam
 
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.options import SearchOptions
+from cgq.evaluation.copies import Copier
 from cgq.rules.first_trial import clear_trial
 from cgq.rules.scalars import Number, as_tensor
 from cgq.vectors.layout import Layout
@@ -34,6 +35,10 @@ class Displacement(Workspace):
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""
+        self.opening = Recording(self.recorder)
+        """The step that is searched, before the base moves."""
+        self.copier = Copier()
+        """Of the base's state."""
         self.holds_last_step = False
         """Whether θ is where the last step led from what is kept."""
 
@@ -109,7 +114,7 @@ class BaseUpdate(Direction):
     ) -> None:
         super().__init__(displacement, options, ranks, before)
         self.sign = -1.0 if maximize else 1.0
-        self._rho = rho
+        self._rho: Number = rho
         self._displacement, self._grads, self._searched = displacement, grads, searched
         self._dots: Dots = {}
         self._d = self._named("d", self._dots, lambda: displacement.direction.parts)
@@ -134,7 +139,7 @@ class BaseUpdate(Direction):
             last = [number + known for number in last]
         self._loss, self._size, *last = self._agreed(phi_0, g.length(), *last)
         self._nil = 0.0 * self._loss * self._size
-        self._agreement = agreement(last[0], last[1], self._size) if last else math.nan
+        self._agreement: Number = agreement(last[0], last[1], self._size) if last else math.nan
 
     def _last_step(self) -> Vector:
         """The last step, if it is known, noted where this one will be."""

@@ -1,20 +1,23 @@
-"""A base's update on an accelerator; on CUDA an unsearched step is two launches and the base's."""
+"""A base's update on an accelerator; on CUDA few launches around those of the base."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cgq.engine.base_update import BaseUpdate
-from cgq.engine.device_direction import DeviceDirection, clear
+from cgq.engine.device_direction import DeviceDirection, clear, recorded_plan
 from cgq.engine.direction import Outcome, Plan
 from cgq.rules.scalars import Number
 from cgq.vectors.device_line import DeviceLine
+from cgq.vectors.layout import Buffer
 from cgq.vectors.products import share_ahead
+from cgq.vectors.recording import Recording
 
 
 class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
@@ -26,14 +29,25 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
     def _gradient_parts(self) -> Callable[[], Any]:
         """A copy only where one is needed; else it lies where the update will be noted."""
         displacement, grads = self._displacement, self._grads
-        gathered = displacement.gradients.of(grads)
-        if self._searched:
-            gathered = self.layout.gathered(grads)
-        elif gathered is None:
-            torch._foreach_copy_(displacement.direction.views, grads)
-            gathered = displacement.direction
-        held = self._held = gathered
+        own = displacement.gradients.of(grads)
+        if self._searched and not self._may_record:
+            held = self.layout.gathered(grads)
+        else:
+            held = displacement.spare if self._searched else own or displacement.direction
+            if held is not own:
+                _copy(held, own, grads, back=False)
+        self._own, self._held = own, held
         return lambda: held.parts
+
+    @property
+    def _recording(self) -> Recording:
+        """Of what is done before the base moves."""
+        return self._displacement.opening if self._searched else self._displacement.beginning
+
+    @property
+    def _may_record(self) -> bool:
+        # A rate of zero may ask whether the gradient is zero too.
+        return self.ranks is None and bool(self._rho) and self._recording.is_possible
 
     def _measure(self, loss: Tensor | float | None) -> None:
         self._has_begun = self._begins_at_once(loss)
@@ -42,29 +56,32 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
 
     def _begins_at_once(self, loss: Tensor | float | None) -> bool:
         """Measure and clear the gradient and keep θ as a recording; False: nothing was done."""
-        displacement, held = self._displacement, self._held
-        recording = displacement.beginning
-        # A rate of zero may ask whether the gradient is zero too.
-        if self._searched or self.ranks is not None or not (self._rho and recording.is_possible):
+        displacement, held, recording = self._displacement, self._held, self._recording
+        if not self._may_record:
             return False
         displacement.own_memory()  # which finds out where they are
         key = (
             displacement.parameters.places,
-            None if held is displacement.direction else displacement.gradients.places,
+            displacement.gradients.places if held is self._own else None,
             self.sign,
+            self._options,
+            self._searched and displacement.holds_last_step,
         )
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            phi_0 = self._phi_0(now.get("loss"))
-            nil = 0.0 * phi_0 * self._named("g", {}, lambda: held.parts, self.sign).length()
-            clear(held, nil != 0.0)
+            self._dots.clear()  # of another batch
+            BaseUpdate._measure(self, now.get("loss"))
+            clear(held, self._nil != 0.0)
             displacement.begin()
-            return {"loss": phi_0, "nil": nil}
+            seen = {"agreement": self._agreement} if self._searched else {}
+            return {"measured loss": self._loss, "nil": self._nil, **seen}
 
         if not recording.done(key, {} if loss is None else {"loss": loss}, work):
             return False
         displacement.holds_last_step = True
-        self._loss, self._nil = recording.results["loss"], recording.results["nil"]
+        self._loss, self._nil, *last = recording.results.values()
+        if last:
+            (self._agreement,) = last
         return True
 
     def begin(self) -> None:
@@ -74,12 +91,30 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
     def update(self, base_step: Callable[[], object]) -> None:
         if not self._has_begun:
             clear(self._held, self._nil != 0.0)
-        if self._held.views[0] is not self._grads[0]:
-            torch._foreach_copy_(self._grads, self._held.views)
+        if self._held is not self._own:
+            _copy(self._held, self._own, self._grads, back=True)
         base_step()
-        if self._searched:
-            self._displacement.end()
-            self._displacement.undo()
+
+    def plan(self, loss: Tensor | float, error: float) -> Plan:
+        self._displacement.end()
+        self._displacement.undo()
+        return super().plan(loss, error)
+
+    def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
+        displacement = self._displacement
+        if not self._has_begun or self._f is not self._g:
+            return None
+        displacement.own_memory()  # the base may have given them other memory
+        key = displacement.opening.version, displacement.parameters.places, error
+
+        def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine, dict[str, Number]]:
+            self._dots.clear()  # of another batch
+            update = copy(self)
+            update._rho = now["rho"]
+            return *update.begun(loss, error), {}
+
+        plan = recorded_plan(displacement.outset, key, {"rho": self._rho}, begun)
+        return None if plan is None else (plan, self.line(plan))
 
     def unsearched_step(self, loss: Tensor | float | None, limit: Number = math.inf) -> Outcome:
         """As every direction; where such a step has come often enough, all of it at once."""
@@ -123,9 +158,9 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         return Plan(self._loss, nil, trial=self._part(share, length, size, nil))
 
     def line(self, plan: Plan) -> DeviceLine:
-        """The points θ + α·d."""
+        """The points θ + α·d. The gradient is not asked for any more."""
         displacement = self._displacement
-        return DeviceLine(displacement, displacement.along, displacement.scratch)
+        return DeviceLine(displacement, displacement.along, displacement.scratch, self._held)
 
     def move(self, plan: Plan) -> None:
         displacement = self._displacement
@@ -152,3 +187,9 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         """
         theta = torch.maximum(theta, self._displacement.least_on_device)
         return theta / d * share + nil
+
+
+def _copy(gathered: Buffer, own: Buffer | None, grads: list[Tensor], *, back: bool) -> None:
+    """Gather the gradients, which may be `own` memory in one piece, or put them back."""
+    pair = (gathered.views, grads) if own is None else (gathered.blocks, own.blocks)
+    torch._foreach_copy_(*(pair[::-1] if back else pair))

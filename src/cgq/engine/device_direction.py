@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from cgq.engine.direction import Direction, Outcome, Plan
 from cgq.rules.scalars import Number, as_tensor, choose
 from cgq.rules.watch import Watch
+from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
 from cgq.vectors.products import DeviceVector
+from cgq.vectors.recording import Recording
 
 
 class DeviceDirection(Direction):
@@ -26,6 +29,25 @@ class DeviceDirection(Direction):
     @abstractmethod
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
         """Take the plan's trial, unless the batch is `lost`."""
+
+    @abstractmethod
+    def line(self, plan: Plan) -> DeviceLine: ...
+
+    @abstractmethod
+    def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
+        """As `begun`, and moved to the first trial, as a recording; None: nothing was done."""
+
+    def begun(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine]:
+        """What a search starts from, in tensors, and its line."""
+        plan, device = self.plan(loss, error), self.layout.device
+        line = self.line(plan)
+        # A batch that is lost is measured where it stands: its direction leads to NaN.
+        lost = plan.nil * plan.slope != 0.0
+        self.withhold(lost)
+        plan = plan._replace(trial=choose(lost, 0.0, plan.trial))
+        # All of them tensors: of a float and a tensor torch makes another quotient than the host.
+        # But not the last, a length: nobody asks for it here.
+        return Plan(*(as_tensor(number, device) for number in plan[:-1])), line
 
     def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
         """Where the loss alarms the watch the device stays: the host will search two steps later.
@@ -51,6 +73,28 @@ class DeviceDirection(Direction):
             for name, value in self.numbers(plan).items()
         }
         return Outcome({"step_size": plan.trial, **numbers}, plan.loss, lost)
+
+
+def recorded_plan(
+    recording: Recording,
+    key: object,
+    numbers: Mapping[str, Number],
+    begun: Callable[[Mapping[str, Tensor]], tuple[Plan, DeviceLine, Mapping[str, Number]]],
+) -> Plan | None:
+    """Begin a search, and move to its first trial, as a recording; None: nothing was done.
+
+    The numbers that `begun` gives besides are among the recording's results.
+    """
+    names = [f"planned {name}" for name in Plan._fields[:-1]]
+
+    def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
+        plan, line, more = begun(now)
+        line.move_to(plan.trial)
+        return {**dict(zip(names, plan, strict=False)), **more}
+
+    if not recording.done(key, numbers, work):
+        return None
+    return Plan(*(recording.results[name] for name in names))
 
 
 def clear(vector: Buffer, lost: Tensor) -> None:

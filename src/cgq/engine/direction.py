@@ -96,7 +96,7 @@ class Direction(ABC):
         ranks: Ranks | None,
         before: Mapping[str, Any],
     ) -> None:
-        self.layout, self._options = workspace.layout, options
+        self.workspace, self.layout, self._options = workspace, workspace.layout, options
         self.ranks, self._before = ranks, before
 
     @abstractmethod

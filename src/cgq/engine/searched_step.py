@@ -119,9 +119,10 @@ class SearchedStep:
         if self._check_start and search.evaluations <= self._options.max_fits:
             repeats = self._repeats_start(line, plan)
             search = replace(search, unused=search.unused + 1)
-        average, alpha = self._applied(min(search.step_size, plan.ceiling), plan)
+        old = self._before["average"]
+        average, alpha = self._applied(min(search.step_size, plan.ceiling), plan, old)
         if search.rejected and not search.step_size:  # it told nothing
-            average = self._before["average"]
+            average = old
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
         # The trial is taken; and if it has shrunk, it was too long before.
@@ -170,10 +171,10 @@ class SearchedStep:
         if somewhere:
             raise RuntimeError("Every trial of the line search raised on another rank: see there.")
 
-    def _applied(self, found: Number, plan: Plan) -> tuple[Number, Number]:
-        """The average after a search that found this step, and the α that is applied."""
+    def _applied(self, found: Number, plan: Plan, old: Number) -> tuple[Number, Number]:
+        """The average, once this, after a search that found this step, and the α to apply."""
         unit = 1.0 if self._options.max_relative_step is None else plan.ceiling
-        average = smoothed(self._before["average"], found / unit, self._options.smoothing)
+        average = smoothed(old, found / unit, self._options.smoothing)
         if self._options.is_watched:  # a step that proved too long is not to be repeated
             average = least(average, found / unit)
         alpha = least(average * unit, plan.ceiling)

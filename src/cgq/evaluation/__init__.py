@@ -11,6 +11,7 @@ from cgq.evaluation.gradients import StaleGradients
 from cgq.evaluation.loss import loss_value
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.precision import dtypes_behind, rounding
+from cgq.vectors.cuda_graph import let_draw_again
 
 __all__ = [
     "Closure",
@@ -18,6 +19,7 @@ __all__ = [
     "Objective",
     "StaleGradients",
     "dtypes_behind",
+    "let_draw_again",
     "loss_value",
     "objective_of",
     "rng",

@@ -7,21 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from cgq.rules import scalars
+from cgq.evaluation.copies import Copier
 
 # The kernels of BatchNorm write running statistics without raising their version. So the version
 # is believed only of tables and masks too long to be statistics, which would be costly to copy.
 LONG = 1 << 16
 # What torch's schedulers note on an optimizer, rolled back or not.
 LASTING = ("_opt_called",)
-# Of these one kernel copies many tensors. Optimizers count steps in many tensors on the host.
-PLAIN = Tensor, nn.Parameter
-FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
-
-
 # Most of what an optimizer's groups hold.
 ATOMS = {type(None), bool, int, float, str}
 
@@ -35,6 +29,7 @@ class Snapshot:
     Args:
         places: dictionaries, lists or optimizers.
         without: tensors whose values somebody else restores.
+        copier: that of earlier snapshots of the same places, which knows most of the tensors.
 
     >>> state = {"mean": torch.ones(2), "steps": [1]}
     >>> snapshot = Snapshot([state])
@@ -45,43 +40,55 @@ class Snapshot:
     {'mean': tensor([1., 1.]), 'steps': [1]}
     """
 
-    def __init__(self, places: Iterable[Any], without: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self, places: Iterable[Any], without: Iterable[Tensor] = (), copier: Copier | None = None
+    ) -> None:
         self._containers: list[tuple[Any, Any]] = []
         self._seen = set(map(id, without))
-        tensors: list[Tensor] = []
+        self._tensors: list[Tensor] = []
         for place in places:
             if type(place) is dict and not place:  # as most modules' buffers
                 self._containers.append((place, {}))
             else:
-                tensors += self._noted(place)
-        self._saved = {
-            id(tensor): _Saved(tensor, value)
-            for tensor, value in zip(tensors, copies(tensors), strict=True)
-        }
+                self._note(place)
+        tensors = self._tensors
+        self._values = (copier or Copier()).copies(tensors)
+        """None of one that cannot be written to."""
+        self._versions = [
+            0 if value is None else tensor._version
+            for tensor, value in zip(tensors, self._values, strict=True)
+        ]
 
-    def _noted(self, place: Any) -> list[Tensor]:
-        """Note the containers within, and give the tensors."""
-        tensors: list[Tensor] = []
-        seen, waiting = self._seen, [place]
+    def _note(self, place: Any) -> None:
+        """Note the containers and the tensors within."""
+        tensors, seen, waiting = self._tensors, self._seen, [place]
         while waiting:
             value = waiting.pop()
-            kind = type(value)
-            if kind in ATOMS or id(value) in seen:
+            if id(value) in seen:
                 continue
-            if isinstance(value, Tensor):
-                seen.add(id(value))
-                tensors.append(value)
-                continue
-            if isinstance(value, Optimizer):
-                seen.add(id(value))
-                value = vars(value)
-            if isinstance(value, (dict, list)):
+            # Most that an optimizer keeps are plain: tensors and numbers, in hundreds of
+            # dictionaries. To ask what else they may be takes longer than to note them.
+            if type(value) is not dict:
+                if isinstance(value, Tensor):
+                    seen.add(id(value))
+                    tensors.append(value)
+                    continue
+                if isinstance(value, Optimizer):
+                    seen.add(id(value))
+                    value = vars(value)
+                if not isinstance(value, (dict, list)) and type(value) is not tuple:
+                    continue
+            if type(value) is not tuple:
                 seen.add(id(value))
                 self._containers.append((value, value.copy()))
-            elif kind is not tuple:
-                continue
-            waiting += value.values() if isinstance(value, dict) else value
-        return tensors
+            for entry in value.values() if isinstance(value, dict) else value:
+                kind = type(entry)
+                if kind is Tensor:
+                    if id(entry) not in seen:
+                        seen.add(id(entry))
+                        tensors.append(entry)
+                elif kind not in ATOMS and id(entry) not in seen:
+                    waiting.append(entry)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -93,55 +100,43 @@ class Snapshot:
                 lasting = {name: container[name] for name in LASTING if name in container}
                 container.clear()
                 container.update(entries | lasting)
-        alike: dict[Any, list[_Saved]] = {}  # one foreach kernel takes tensors of one kind
-        for saved in self._saved.values():
-            if saved.may_differ:
-                alike.setdefault((saved.tensor.device, saved.tensor.dtype), []).append(saved)
-        for kind in alike.values():
-            values = [each.value for each in kind if each.value is not None]
-            torch._foreach_copy_([each.tensor for each in kind], values)
-            for each in kind:
-                each.is_restored()
+        alike: dict[Any, list[int]] = {}  # one foreach kernel takes tensors of one kind
+        for index, tensor in enumerate(self._tensors):
+            if self._may_differ(index):
+                alike.setdefault((tensor.device, tensor.dtype), []).append(index)
+        for indices in alike.values():
+            now, then = [self._tensors[i] for i in indices], [self._values[i] for i in indices]
+            torch._foreach_copy_(now, [value for value in then if value is not None])
+            for index, tensor in zip(indices, now, strict=True):
+                self._versions[index] = tensor._version
+
+    def _may_differ(self, index: int) -> bool:
+        """Whether someone may have written to the tensor since; a resized one is restored here."""
+        tensor, value = self._tensors[index], self._values[index]
+        if value is None:
+            return False
+        if value.shape != tensor.shape:
+            tensor.set_(value.clone())  # type: ignore[call-overload]
+            return False
+        return tensor.numel() < LONG or tensor._version != self._versions[index]
 
     def restore_where(self, lost: Tensor) -> None:
         """Restore the tensors' values where `lost` is true, without the host looking at it."""
         alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        values = dict(zip(map(id, self._tensors), self._values, strict=True))
         for container, entries in self._containers:
             for name, then in entries.items():
-                now, saved = container.get(name), self._saved.get(id(then))
-                if now is None or saved is None or saved.value is None:
-                    continue
-                if saved.value.shape == now.shape:
-                    alike.setdefault((now.device, now.dtype), []).append((now, saved.value))
+                now, saved = container.get(name), values.get(id(then))
+                if now is not None and saved is not None and saved.shape == now.shape:
+                    alike.setdefault((now.device, now.dtype), []).append((now, saved))
         for pairs in alike.values():
             now, then = (torch.cat([pair[i].reshape(-1) for pair in pairs]) for i in (0, 1))
             mixed = torch.where(lost.to(now.device), then, now)
             tensors = [tensor for tensor, _ in pairs]
-            values = torch.split(mixed, [tensor.numel() for tensor in tensors])
+            pieces = torch.split(mixed, [tensor.numel() for tensor in tensors])
             torch._foreach_copy_(
-                tensors, [v.view(t.shape) for v, t in zip(values, tensors, strict=True)]
+                tensors, [v.view(t.shape) for v, t in zip(pieces, tensors, strict=True)]
             )
-
-
-class _Saved:
-    """A tensor and the value it had; None: it cannot be written to."""
-
-    def __init__(self, tensor: Tensor, value: Tensor | None) -> None:
-        self.tensor, self.value = tensor, value
-        self._version = 0 if value is None else tensor._version
-
-    @property
-    def may_differ(self) -> bool:
-        """Whether someone may have written to the tensor since; a resized one is restored here."""
-        if self.value is None:
-            return False
-        if self.value.shape != self.tensor.shape:
-            self.tensor.set_(self.value.clone())  # type: ignore[call-overload]
-            return False
-        return self.tensor.numel() < LONG or self.tensor._version != self._version
-
-    def is_restored(self) -> None:
-        self._version = self.tensor._version
 
 
 def buffers(module: nn.Module) -> Any:
@@ -169,40 +164,6 @@ class _ScriptBuffers(dict[str, Tensor]):
     def update(self, entries: Any) -> None:  # type: ignore[override]
         for name, tensor in entries.items():
             setattr(self._module, name, tensor)
-
-
-@torch.no_grad()
-def copies(tensors: list[Tensor]) -> list[Tensor | None]:
-    """Copies of the tensors; None of one that is not writable."""
-    copies: list[Tensor | None] = [None] * len(tensors)
-    alike: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        if not _is_writable(tensor):
-            continue
-        device, dtype = tensor.device, tensor.dtype
-        plain = type(tensor) in PLAIN and tensor.layout is torch.strided
-        on_host = scalars.is_host(device)
-        if plain and (tensor.dim() == 0 if on_host else dtype in FOREACH):
-            alike.setdefault((device, dtype, on_host), []).append(index)
-        else:
-            copies[index] = tensor.clone()
-    for (_, _, on_host), indices in alike.items():
-        same = [tensors[index] for index in indices]
-        # There is no foreach clone; a product with one is exact.
-        copied = torch.stack(same).unbind() if on_host else torch._foreach_mul(same, 1)
-        for index, copy in zip(indices, copied, strict=True):
-            copies[index] = copy
-    return copies
-
-
-def _is_writable(tensor: Tensor) -> bool:
-    """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
-    if (type(tensor) not in PLAIN and is_lazy(tensor)) or tensor.is_inference():
-        return False
-    if tensor.layout is not torch.strided or tensor.is_contiguous():
-        return True
-    sides = zip(tensor.shape, tensor.stride(), strict=True)
-    return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded
 
 
 def _same_entries(container: dict[Any, Any], entries: dict[Any, Any]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from cgq.rules.scalars import Number
+from cgq.rules.scalars import Number, is_zero
 
 
 def coin(seed: int, step: int, probability: float) -> bool:
@@ -25,10 +25,10 @@ def coin(seed: int, step: int, probability: float) -> bool:
     return int.from_bytes(digest, "big") < probability * 2.0**64
 
 
-def smoothed(old: float, found: Number, smoothing: float) -> Number:
+def smoothed(old: Number, found: Number, smoothing: float) -> Number:
     """smoothing·old + (1 - smoothing)·found; `found` alone while there is no old value (0.0).
 
     >>> smoothed(0.0, 0.2, 0.5), smoothed(0.4, 0.2, 0.5), smoothed(0.4, 0.2, 0.0)
     (0.2, 0.30000000000000004, 0.2)
     """
-    return smoothing * old + (1.0 - smoothing) * found if old else found
+    return found if is_zero(old) else smoothing * old + (1.0 - smoothing) * found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 
 import torch
@@ -34,14 +34,35 @@ class CudaRecorder:
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream), _no_collection():
-                graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    work()
-                finally:
-                    graph.capture_end()
+                _capture(graph, work)
+        except BaseException:
+            let_draw_again(self.device)
+            raise
         finally:
             current.wait_stream(stream)
         return graph.replay
+
+
+def _capture(graph: torch.cuda.CUDAGraph, work: Callable[[], object]) -> None:
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        work()
+    finally:
+        graph.capture_end()
+
+
+def let_draw_again(device: torch.device) -> None:
+    """Call it where a capture has failed: torch's generator takes itself to be captured still.
+
+    What draws from it would raise. The next capture that succeeds ends that, so here is one.
+    """
+    with suppress(RuntimeError), torch.cuda.device(device):
+        number = torch.zeros((), device=device)  # a capture of nothing would warn
+        stream, current = _stream(device), torch.cuda.current_stream(device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream), _no_collection():
+            _capture(torch.cuda.CUDAGraph(), number.zero_)
+        current.wait_stream(stream)
 
 
 @cache

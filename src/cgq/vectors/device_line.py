@@ -41,8 +41,8 @@ class DeviceLine(Line):
             torch._foreach_copy_(self._layout.values(), self._point.views)
         self._alpha = alpha
 
-    def stands_at(self, alpha: float) -> None:
-        """Say what α was in the last move, now that the host knows."""
+    def stands_at(self, alpha: Number) -> None:
+        """Say what α was in the last move: now the host knows, or the line was not asked to."""
         self._alpha = alpha
 
     def move_back(self) -> None:

@@ -63,7 +63,8 @@ class Recording:
 
         The key is all that the host decides about the work, but for the values of the numbers.
         `numbers` of which the work gives new ones by the same names are its state: what
-        `handed_out` gave of them is on the device already.
+        `handed_out` gave of them is on the device already, and so are `results` until the next
+        time.
         """
         recorder = self._recorder
         if recorder is None or recorder.is_busy:
@@ -111,6 +112,10 @@ class Recording:
     def results(self) -> Mapping[str, Tensor]:
         """What the work gave; the next time overwrites it."""
         return {} if self._numbers is None else self._numbers.results
+
+    def read(self) -> list[float]:
+        """The same as floats, in their order: the host waits for them."""
+        return [] if self._numbers is None else self._numbers.read()
 
     def handed_out(self) -> dict[str, Tensor]:
         """The same as tensors that nobody overwrites."""
@@ -175,9 +180,14 @@ class Numbers:
         return [name for name in self.results if name in self._slots]
 
     def have_changed(self) -> None:
-        """The work was done: slots of its state hold what was not handed out."""
+        """The work was done: slots of its state hold what it gave."""
         for name in self._state:
-            self._held[self._places[name]] = None
+            self._held[self._places[name]] = self.results[name]
+
+    def read(self) -> list[float]:
+        """The results as floats."""
+        numbers: list[float] = [] if self._outputs is None else self._outputs.tolist()
+        return numbers
 
     def handed_out(self) -> dict[str, Tensor]:
         """Copies of the results."""

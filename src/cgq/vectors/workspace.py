@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from cgq.vectors.cuda_graph import recorder_for
 from cgq.vectors.layout import Buffer, Layout
-from cgq.vectors.recording import Recorder
+from cgq.vectors.recording import Recorder, Recording
 
 
 class Workspace:
@@ -20,10 +22,26 @@ class Workspace:
         self.scratch = layout.zeros()
         self.parameters, self.gradients = Contiguous(layout), Contiguous(layout)
         self.recorder: Recorder | None = recorder_for(layout)
+        self.outset, self.second, self.landing = (Recording(self.recorder) for _ in range(3))
+        """What a search does before its first measurement, before the next, and at last."""
+
+    @cached_property
+    def start(self) -> Buffer:
+        """Where θ is kept in memory that stays."""
+        return self.layout.empty()
+
+    @cached_property
+    def spare(self) -> Buffer:
+        """One vector more, for a search whose memory has to stay."""
+        return self.layout.empty()
 
     def own_memory(self) -> Buffer | None:
         """The parameters as one vector in their own memory; None: they are apart."""
         return self.parameters.of(self.layout.values())
+
+    def place_for_points(self) -> Buffer | None:
+        """Memory that stays for points of a line; None: the parameters' own will do."""
+        return self.spare if self.own_memory() is None else None
 
     def copied_parameters(self) -> Buffer:
         """A copy of the parameters as one vector."""
@@ -32,6 +50,15 @@ class Workspace:
             return self.layout.gathered(self.layout.values())
         blocks = [block.clone() for block in own.blocks]
         return Buffer(blocks, self.layout.parts_of(blocks), [])
+
+    def kept_parameters(self) -> Buffer:
+        """The same in memory that stays."""
+        own = self.own_memory()
+        if own is None:
+            torch._foreach_copy_(self.start.views, self.layout.values())
+        else:
+            torch._foreach_copy_(self.start.blocks, own.blocks)
+        return self.start
 
 
 class Contiguous:

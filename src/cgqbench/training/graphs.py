@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from cgq import side_by_side
-from cgq.evaluation import Environment, StaleGradients, dtypes_behind, loss_value, rounding
+from cgq.evaluation import (
+    Environment,
+    StaleGradients,
+    dtypes_behind,
+    let_draw_again,
+    loss_value,
+    rounding,
+)
 from cgqbench.tasks.task import Loss, TaskError
 from cgqbench.training.capturable import only_what_a_graph_repeats
 from cgqbench.training.flat_values import flat_values, set_values
@@ -99,11 +106,13 @@ class Captured:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def _graph(self, passes: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        graph = torch.cuda.CUDAGraph()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 result = passes()
         except RuntimeError as error:
+            torch.cuda.set_stream(current)  # which torch leaves to who gets so far
+            let_draw_again(self.inputs.device)
             raise TaskError(
                 f"The model cannot be captured as a CUDA graph: {error}. Add --no-graphs."
             ) from error

@@ -1,0 +1,94 @@
+"""Copies of many tensors with few kernels, and with few questions from the second time on."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from cgq.rules import scalars
+
+# Of these one kernel copies many tensors. Optimizers count steps in many tensors on the host.
+PLAIN = Tensor, nn.Parameter
+FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
+
+
+class Kinds(NamedTuple):
+    """Which of some tensors are copied together, by their places in the list."""
+
+    stacked: list[list[int]]
+    """Lone numbers on the host."""
+    multiplied: list[list[int]]
+    alone: list[int]
+
+
+class Copier:
+    """Copies tensors, and remembers of which kind they are for as long as they live.
+
+    To ask a tensor for its kind takes the host longer than to launch its part of a copy.
+
+    >>> copier, tensors = Copier(), [torch.ones(2), torch.tensor(3.0)]
+    >>> copier.copies(tensors), copier.copies(tensors)[1] is tensors[1]
+    ([tensor([1., 1.]), tensor(3.)], False)
+    """
+
+    def __init__(self) -> None:
+        self._known: list[weakref.ref[Tensor]] = []
+        self._kinds = Kinds([], [], [])
+
+    @torch.no_grad()
+    def copies(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
+        """Copies of the tensors; None of one that is not writable."""
+        known = self._known
+        if len(known) != len(tensors) or not all(map(is_, tensors, [ref() for ref in known])):
+            self._kinds, self._known = kinds_of(tensors), list(map(weakref.ref, tensors))
+        copies: list[Tensor | None] = [None] * len(tensors)
+        for index in self._kinds.alone:
+            copies[index] = tensors[index].clone()
+        for indices in self._kinds.stacked:
+            same = torch.stack([tensors[index] for index in indices])
+            _put(copies, indices, same.unbind())
+        for indices in self._kinds.multiplied:
+            # There is no foreach clone; a product with one is exact.
+            _put(copies, indices, torch._foreach_mul([tensors[index] for index in indices], 1))
+        return copies
+
+
+def _put(copies: list[Tensor | None], indices: list[int], values: Sequence[Tensor]) -> None:
+    for index, value in zip(indices, values, strict=True):
+        copies[index] = value
+
+
+def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
+    """How each of the tensors is best copied; none that is not writable."""
+    stacked: dict[Any, list[int]] = {}
+    multiplied: dict[Any, list[int]] = {}
+    alone = []
+    for index, tensor in enumerate(tensors):
+        if not _is_writable(tensor):
+            continue
+        device, dtype = tensor.device, tensor.dtype
+        plain = type(tensor) in PLAIN and tensor.layout is torch.strided
+        on_host = scalars.is_host(device)
+        if plain and on_host and tensor.dim() == 0:
+            stacked.setdefault((device, dtype), []).append(index)
+        elif plain and not on_host and dtype in FOREACH:
+            multiplied.setdefault((device, dtype), []).append(index)
+        else:
+            alone.append(index)
+    return Kinds([*stacked.values()], [*multiplied.values()], alone)
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
+    if (type(tensor) not in PLAIN and is_lazy(tensor)) or tensor.is_inference():
+        return False
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return True
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return not any(size > 1 and stride == 0 for size, stride in sides)  # expanded

@@ -1,0 +1,235 @@
+"""Recorded searches on a GPU: bit for bit those that launch their kernels one by one."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from recorded_run import Case, Run, are_recorded, assert_same, cgq_of, record_with
+from test_recorded_searches import (
+    LATER,
+    SEARCHED,
+    always_searched,
+    assert_same_search,
+    raising_first,
+)
+from test_recording_cuda import pair
+from torch import nn
+
+from cgq import CGQ, LineSearch
+from cgq.vectors.cuda_graph import CudaRecorder, recorder_for
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(SEARCHED[name], monkeypatch)
+    always_searched(plain, recorded)
+    for number in range(45):
+        for run in (plain, recorded):
+            run.step(LATER.get(number, 1.0))
+        assert_same_search(plain, recorded)
+        if number % 5 == 0:
+            assert_same(recorded.facts(), plain.facts())
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+    assert int(recorded.optimizer.param_groups[0]["skipped"]) >= 2
+
+
+@pytest.mark.parametrize("name", ["rule", "constant", "relative", "two groups", "adamw", "sgd"])
+def test_the_same_bits_with_steps_in_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(SEARCHED[name], monkeypatch)
+    for number in range(60):
+        for run in (plain, recorded):
+            due = number % 3 != 0
+            run.optimizer._is_due = lambda due=due: due
+            run.step(LATER.get(number, 1.0))
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+    assert recorded.is_recorded
+
+
+@pytest.mark.parametrize("name", ["all", "all relative", "two groups", "adamw"])
+def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(SEARCHED[name], monkeypatch)
+    always_searched(plain, recorded)
+    for number in range(40):
+        for run in (plain, recorded):
+            for group in run.optimizer.param_groups:
+                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
+            if number == 30:
+                run.optimizer.param_groups[-1]["lr"] *= 0.7
+            run.step()
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
+
+
+@pytest.mark.parametrize("name", ["all", "all joined", "adamw"])
+def test_parameters_that_move_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(SEARCHED[name], monkeypatch)
+    always_searched(plain, recorded)
+    kept = []
+    for number in range(40):
+        for run in (plain, recorded):
+            if number in (10, 15):
+                for param in run.params:
+                    kept.append(param.data)  # so that nobody else gets this memory
+                    param.data = param.data.clone()
+            run.step()
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+
+
+@pytest.mark.parametrize("name", ["all", "all smoothed", "relative", "adamw", "sgd"])
+def test_resumed_is_continued(name: str) -> None:
+    run = Run(SEARCHED[name], "cuda")
+    always_searched(run)
+    for _ in range(15):
+        run.step()
+    assert are_recorded(run.of_searches)
+    other = Run(SEARCHED[name], "cuda")
+    always_searched(other)
+    other.number = run.number
+    other.model.load_state_dict(run.model.state_dict())
+    other.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+    for _ in range(15):
+        for each in (run, other):
+            each.step()
+        assert_same_search(run, other)
+    assert_same(other.facts(), run.facts())
+
+
+@pytest.mark.filterwarnings("ignore:A trial of the line search raised")
+@pytest.mark.parametrize("name", ["all", "all joined", "all relative", "adamw", "adamw joined"])
+def test_a_trial_that_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(SEARCHED[name], monkeypatch)
+    always_searched(plain, recorded)
+    for run in (plain, recorded):
+        raising_first(run, lambda call: call > 20 and call % 3 == 0)
+    for _ in range(30):
+        raised = []
+        for run in (plain, recorded):
+            before = [param.detach().clone() for param in run.params]
+            try:
+                run.step()
+                raised.append(False)
+            except ValueError:
+                raised.append(True)
+                assert all(map(torch.equal, run.params, before))
+        assert raised[0] == raised[1]
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+
+
+@pytest.mark.parametrize("name", ["all", "all joined", "all relative", "all smoothed", "adamw"])
+def test_the_host_waits_once(name: str) -> None:
+    run = Run(SEARCHED[name], "cuda")
+    always_searched(run)
+    for _ in range(10):
+        run.step()
+    assert are_recorded(run.of_searches)
+    for group in run.optimizer.param_groups:
+        group["start_checks"] = 1  # which is one wait more, once
+    torch.cuda.synchronize()
+    foreseen = 2 if run.optimizer.options.shrinks_trial else 1
+    for _ in range(10):
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        waits = [each for each in caught if "synchronizing" in str(each.message)]
+        search = run.optimizer.last_search
+        assert search is not None
+        further = max(0, len(search.trial_steps) - foreseen)
+        assert len(waits) <= 1 + further, [str(each.message) for each in waits]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weights: CGQ(weights),
+        lambda weights: CGQ(weights, search_prob=0.5),
+        lambda weights: LineSearch(torch.optim.AdamW(weights)),
+    ],
+    ids=["cgq", "scgq", "adamw"],
+)
+def test_probes_see_the_noise_of_the_first_pass(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures come between the passes, and take hold of the device's generator."""
+    ends = []
+    for recorder in (lambda layout: None, recorder_for):
+        record_with(monkeypatch, recorder)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 8)).cuda()
+        inputs = torch.randn(16, 8, device="cuda")
+        optimizer = make(model.parameters())
+        losses = []
+        for _ in range(30):
+            losses.append(optimizer.step(lambda: nn.functional.mse_loss(model(inputs), inputs)))
+        ends.append(torch.stack(losses))
+        ends.append(torch.cat([param.detach().flatten() for param in model.parameters()]))
+        ends.append(torch.rand(5, device="cuda"))
+    for plain, recorded in zip(ends[:3], ends[3:], strict=True):
+        assert torch.equal(plain, recorded)
+
+
+def test_draws_go_on_after_a_capture_that_failed() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    recorder, number = CudaRecorder(device), torch.ones((), device=device)
+    torch.cuda.manual_seed(1)
+    expected = torch.rand(5, device=device), torch.rand(5, device=device)
+    torch.cuda.manual_seed(1)
+    first, stream = torch.rand(5, device=device), torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        recorder.captured(lambda: print(number.item()))
+    assert torch.cuda.current_stream() == stream
+    assert torch.equal(first, expected[0])
+    assert torch.equal(torch.rand(5, device=device), expected[1])
+    replay = recorder.captured(lambda: number.add_(1.0))  # and captures too
+    replay()
+    assert number.item() == 2.0
+
+
+def test_no_copy_of_the_parameters_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search takes stays; besides its passes it takes no long vector."""
+    for case in (SEARCHED["all"], Case(cgq_of(search_prob=1.0, momentum=0.9), joined=True)):
+        run = Run(case, "cuda")
+        for _ in range(10):
+            run.step()
+        made: list[Any] = []
+        monkeypatch.setattr(run.optimizer._workspace.layout, "_buffer", made.append)
+        for _ in range(3):
+            run.step()
+        assert made == []
+
+
+def test_memory_is_given_back() -> None:
+    def taken() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    for name in ("all", "adamw"):
+        reserved = []
+        for _ in range(4):
+            run = Run(SEARCHED[name], "cuda")
+            always_searched(run)
+            for _ in range(15):
+                run.step()
+            assert are_recorded(run.of_searches)
+            del run
+            reserved.append(taken())
+        assert reserved[-1] <= reserved[0]  # by when libraries have taken what they keep

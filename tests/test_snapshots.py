@@ -1,0 +1,136 @@
+"""Snapshots: what was noted comes back, by the same containers and tensors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from test_accelerator import as_accelerator
+from torch import Tensor, nn
+
+from cgq.evaluation import copies
+from cgq.evaluation.copies import Copier
+from cgq.evaluation.snapshots import Snapshot
+
+
+def trained(kind: Any = torch.optim.AdamW, **options: Any) -> torch.optim.Optimizer:
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(size, 3)) for size in range(1, 6)]
+    base: torch.optim.Optimizer = kind(weights, lr=0.1, **options)
+    train(base)
+    return base
+
+
+def train(base: torch.optim.Optimizer) -> None:
+    for param in params_of(base):
+        param.grad = torch.randn_like(param)
+    base.step()
+
+
+def params_of(base: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in base.param_groups for param in group["params"]]
+
+
+def facts(base: torch.optim.Optimizer) -> Any:
+    """Values, and who holds them."""
+    state = {
+        id(param): (id(entry), {name: (id(value), copied(value)) for name, value in entry.items()})
+        for param, entry in base.state.items()
+    }
+    return state, [(id(group), dict(group)) for group in base.param_groups]
+
+
+def copied(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.NAdam, {}),
+    ],
+)
+def test_a_base_comes_back(
+    kind: Any, options: Any, on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_device:
+        as_accelerator(monkeypatch)
+    base, copier = trained(kind, **options), Copier()
+    for number in range(6):
+        before = facts(base)
+        snapshot = Snapshot([base], without=params_of(base), copier=copier)
+        train(base)
+        base.param_groups[0]["lr"] *= 2.0
+        first = base.state[params_of(base)[0]]
+        if number % 2:  # others, and fewer
+            first.update({name: torch.ones(7) for name in first}, more=[torch.ones(1)])
+            base.state.pop(params_of(base)[1], None)
+        snapshot.restore()
+        assert facts(base) == before
+        train(base)
+
+
+def test_what_is_known_of_tensors_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    kinds_of = copies.kinds_of
+    monkeypatch.setattr(copies, "kinds_of", lambda t: asked.append(len(t)) or kinds_of(t))
+    base, copier = trained(), Copier()
+    for _ in range(3):
+        Snapshot([base], without=params_of(base), copier=copier)
+        train(base)
+    assert len(asked) == 1
+    first = base.state[params_of(base)[0]]
+    first["exp_avg"] = first["exp_avg"].double()  # of another kind, in the same place
+    before = facts(base)
+    snapshot = Snapshot([base], without=params_of(base), copier=copier)
+    first["exp_avg"].zero_()
+    snapshot.restore()
+    assert len(asked) == 2
+    assert facts(base) == before
+
+
+def test_no_tensor_is_kept_alive() -> None:
+    base, copier = trained(), Copier()
+    Snapshot([base], copier=copier)
+    moment = weakref.ref(base.state[params_of(base)[0]]["exp_avg"])
+    base.state.clear()
+    gc.collect()
+    assert moment() is None
+    Snapshot([base], copier=copier).restore()
+
+
+def test_every_shape_of_state_comes_back() -> None:
+    shared, seen = torch.zeros(2), torch.arange(3)
+    state: dict[str, Any] = {
+        "nested": {"list": [torch.ones(1), (seen, [torch.ones(2)])], "twice": [shared, shared]},
+        "expanded": torch.ones(1).expand(4),
+        "sparse": torch.eye(2).to_sparse(),
+        "number": 3,
+        "none": None,
+        "text": "text",
+        "object": object(),
+    }
+    state["itself"] = state
+    inner = state["nested"]["list"][1][1]
+    snapshot = Snapshot([state])
+    inner[0].zero_(), inner.append(1), shared.fill_(5.0), seen.zero_()
+    state["sparse"].mul_(2.0)
+    state["number"], state["more"] = 4, 5
+    del state["object"]
+    snapshot.restore()
+    assert inner[0].tolist() == [1.0, 1.0]
+    assert len(inner) == 1
+    assert shared.tolist() == [0.0, 0.0]
+    assert seen.tolist() == [0, 1, 2]
+    assert state["sparse"].to_dense().tolist() == torch.eye(2).tolist()
+    assert "more" not in state
+    assert state["number"] == 3
+    assert type(state["object"]) is object
