@@ -17,7 +17,8 @@ from test_accelerator import Looks
 from test_recording import Again, pair
 
 from cgq import least_squares
-from cgq.vectors.recording import REPEATS
+from cgq.vectors.layout import Buffer
+from cgq.vectors.recording import REPEATS, Recording
 
 SEARCHED = {
     **{name: case for name, case in CASES.items() if name != "never searched"},
@@ -199,6 +200,45 @@ def test_a_capture_that_fails_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> 
                     run.step()
                 assert_same_search(plain, recorded)
             assert_same(recorded.facts(), plain.facts())
+
+
+class Unexecuted(Again):
+    """Fails once the work is captured, of which nothing is done."""
+
+    run: Run
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        workspace = self.run.optimizer._workspace
+        buffers = [value for value in vars(workspace).values() if isinstance(value, Buffer)]
+        written = [block for buffer in buffers for block in buffer.blocks]
+        written += [param.data for param in self.run.params]
+        for value in vars(workspace).values():
+            if isinstance(value, Recording) and value._numbers is not None:
+                written += [value._numbers._inputs, value._numbers._outputs]
+        before = [tensor.clone() for tensor in written]
+        for tensor in written:
+            tensor.fill_(math.nan)  # what it reads now is nobody's
+        work()
+        torch._foreach_copy_(written, before)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("name", ["all", "all joined", "two groups", "adamw", "sgd"])
+def test_a_capture_that_fails_at_last_costs_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Unexecuted()
+    plain, recorded = pair(SEARCHED[name], monkeypatch, lambda layout: recorder)
+    recorder.run = recorded
+    for number in range(40):
+        for run in (plain, recorded):
+            due = number % 10 < 6
+            run.optimizer._is_due = lambda due=due: due
+            if number % 7 == 0:
+                run.optimizer.state_dict()  # from where it goes on without the last step
+            run.step()
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
 
 
 def test_a_rule_of_the_users_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

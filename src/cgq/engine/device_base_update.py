@@ -60,12 +60,13 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         if not self._may_record:
             return False
         displacement.own_memory()  # which finds out where they are
+        holds = displacement.holds_last_step
         key = (
             displacement.parameters.places,
             displacement.gradients.places if held is self._own else None,
             self.sign,
             self._options,
-            self._searched and displacement.holds_last_step,
+            self._searched and holds,
         )
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
@@ -77,6 +78,8 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
             return {"measured loss": self._loss, "nil": self._nil, **seen}
 
         if not recording.done(key, {} if loss is None else {"loss": loss}, work):
+            self._dots.clear()  # a capture that failed has computed none
+            displacement.holds_last_step = holds
             return False
         displacement.holds_last_step = True
         self._loss, self._nil, *last = recording.results.values()
@@ -114,6 +117,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
             return *update.begun(loss, error), {}
 
         plan = recorded_plan(displacement.outset, key, {"rho": self._rho}, begun)
+        self._dots.clear()  # a capture that failed has computed none
         return None if plan is None else (plan, self.line(plan))
 
     def unsearched_step(self, loss: Tensor | float | None, limit: Number = math.inf) -> Outcome:
