@@ -134,3 +134,35 @@ def test_every_shape_of_state_comes_back() -> None:
     assert "more" not in state
     assert state["number"] == 3
     assert type(state["object"]) is object
+
+
+def test_a_copier_takes_memory_on_the_host_once() -> None:
+    """New memory takes longer than to copy: a search of LineSearch would pay it each time."""
+    copier, tensors = Copier(), [torch.randn(300), torch.randn(4, 5).t(), torch.ones(())]
+    first = copier.copies(tensors)
+    places = [copy.data_ptr() for copy in first[:2] if copy is not None]
+    for tensor in tensors:
+        tensor.add_(1.0)
+    again = copier.copies(tensors)
+    assert [copy.data_ptr() for copy in again[:2] if copy is not None] == places
+    for copy, tensor in zip(again, tensors, strict=True):
+        assert copy is not None
+        assert torch.equal(copy, tensor)
+        assert copy.data_ptr() != tensor.data_ptr()
+
+
+def test_other_tensors_are_copied_to_other_memory() -> None:
+    copier, tensors = Copier(), [torch.randn(30), torch.randn(4)]
+    kept = copier.copies(tensors)
+    was = [copy.clone() for copy in kept if copy is not None]
+    copier.copies([torch.randn(30), torch.randn(4)])
+    assert all(map(torch.equal, [copy for copy in kept if copy is not None], was))
+
+
+def test_a_tensor_that_has_changed_its_shape_gets_other_memory() -> None:
+    copier, tensor = Copier(), torch.randn(30)
+    copier.copies([tensor])
+    tensor.resize_(2, 5)
+    (copy,) = copier.copies([tensor])
+    assert copy is not None
+    assert torch.equal(copy, tensor)

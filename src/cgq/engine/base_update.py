@@ -153,7 +153,8 @@ class BaseUpdate(Direction):
         layout, grads, like = self.layout, self._grads, self._displacement.scratch.views
         if not self._searched:
             return lambda: layout.parts(grads, like)
-        copied = layout.gathered(grads)
+        copied = self._displacement.spare
+        torch._foreach_copy_(copied.views, grads)
         return lambda: copied.parts
 
     @property

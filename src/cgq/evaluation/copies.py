@@ -30,7 +30,8 @@ class Kinds(NamedTuple):
 class Copier:
     """Copies tensors, and remembers of which kind they are for as long as they live.
 
-    To ask a tensor for its kind takes the host longer than to launch its part of a copy.
+    To ask a tensor for its kind takes the host longer than to launch its part of a copy. And on the
+    host, new memory takes longer than the copying: copies there last until the next are made.
 
     >>> copier, tensors = Copier(), [torch.ones(2), torch.tensor(3.0)]
     >>> copier.copies(tensors), copier.copies(tensors)[1] is tensors[1]
@@ -40,6 +41,7 @@ class Copier:
     def __init__(self) -> None:
         self._known: list[weakref.ref[Tensor]] = []
         self._kinds = Kinds([], [], [])
+        self._lent: dict[int, Tensor] = {}  # memory on the host
 
     @torch.no_grad()
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
@@ -47,9 +49,10 @@ class Copier:
         known = self._known
         if len(known) != len(tensors) or not all(map(is_, tensors, [ref() for ref in known])):
             self._kinds, self._known = kinds_of(tensors), list(map(weakref.ref, tensors))
+            self._lent = {}
         copies: list[Tensor | None] = [None] * len(tensors)
         for index in self._kinds.alone:
-            copies[index] = tensors[index].clone()
+            copies[index] = self._copy(index, tensors[index])
         for indices in self._kinds.stacked:
             same = torch.stack([tensors[index] for index in indices])
             _put(copies, indices, same.unbind())
@@ -57,6 +60,15 @@ class Copier:
             # There is no foreach clone; a product with one is exact.
             _put(copies, indices, torch._foreach_mul([tensors[index] for index in indices], 1))
         return copies
+
+    def _copy(self, index: int, tensor: Tensor) -> Tensor:
+        lent = self._lent.get(index)
+        if lent is not None and lent.shape == tensor.shape and lent.stride() == tensor.stride():
+            return lent.copy_(tensor)
+        copy = tensor.clone()
+        if type(tensor) in PLAIN and scalars.is_host(tensor.device):
+            self._lent[index] = copy
+        return copy
 
 
 def _put(copies: list[Tensor | None], indices: list[int], values: Sequence[Tensor]) -> None:

@@ -32,7 +32,7 @@ class Workspace:
 
     @cached_property
     def spare(self) -> Buffer:
-        """One vector more, for a search whose memory has to stay."""
+        """One vector more, for a search: memory that stays need not be taken anew."""
         return self.layout.empty()
 
     def own_memory(self) -> Buffer | None:
