@@ -181,18 +181,27 @@ class DirectionState(Workspace):
             torch._foreach_add_(residuals, [grads[index] for index in members], alpha=-sign)
         return Residual(self.scratch, 1.0)
 
-    def remember(self, new: Residual, beta: float, squares: list[Any] | None) -> None:
-        """p ← r + βp and the residual ← r, whose square is known."""
-        if self.residual is None:
-            for p, r in zip(self.direction.parts, new.vector.parts, strict=True):
+    def remember(
+        self,
+        new: Residual,
+        beta: float,
+        squares: list[Any] | None,
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        """p ← r + βp and the residual ← r, whose square is known.
+
+        `then` is told of each span that is done: what was just written is still in the cache.
+        """
+        alike, h = True, None
+        for span, (p, r) in enumerate(zip(self.direction.parts, new.vector.parts, strict=True)):
+            if self.residual is None:
                 p.mul_(beta).add_(r, alpha=new.scale)
-            return
-        alike = True
-        for h, r in zip(self.residual.parts, new.vector.parts, strict=True):
-            torch.mul(r, new.scale, out=h)
-            alike = alike and h.data_ptr() % ALIGNED == r.data_ptr() % ALIGNED
-        for p, h in zip(self.direction.blocks, self.residual.blocks, strict=True):
-            torch.add(h, p, alpha=beta, out=p)
+            else:
+                h = torch.mul(r, new.scale, out=self.residual.parts[span])
+                torch.add(h, p, alpha=beta, out=p)
+                alike = alike and h.data_ptr() % ALIGNED == r.data_ptr() % ALIGNED
+            if then is not None:
+                then(span)
         # Elsewhere in a cache line a sum is made in another order: a run that goes on from a
         # checkpoint, where h·h has to be computed, would have other bits.
-        self.squares = squares if alike else None
+        self.squares = squares if alike and h is not None else None

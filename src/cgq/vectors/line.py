@@ -43,6 +43,23 @@ def combine(layout: Layout, combination: Combination, start: Buffer | None = Non
             torch._foreach_add_(thetas, moves, alpha=factor)
 
 
+def by_spans(layout: Layout, combination: Combination) -> Callable[[int], None]:
+    """θ ← kept·θ + Σ factor·vector of the parameters in one span, each time it is called."""
+    values = layout.values()
+
+    def move(number: int) -> None:
+        span = layout.spans[number]
+        kept = combination.kept[span.group]
+        for index in span.members:
+            if kept != 1.0:
+                values[index].mul_(kept)
+            for vector, factors in combination.terms:
+                if factors[span.group]:
+                    values[index].add_(vector.views[index], alpha=factors[span.group])
+
+    return move
+
+
 class Line:
     """Points θ + αd, always computed from a snapshot of θ, never by adding up moves.
 
