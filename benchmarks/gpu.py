@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -140,6 +141,7 @@ def epochs_table(
 
 def step_table(device: torch.device) -> Table:
     """The unsearched step on gradients that are there, eagerly: the middle of some turns."""
+    warnings.filterwarnings("ignore", "No step had a closure")  # on purpose
     params = [torch.nn.Parameter(p.detach().to(device)) for p in resnet50_parameters()]
     for param in params:
         param.grad = 0.01 * torch.randn_like(param)

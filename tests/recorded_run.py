@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -159,3 +162,81 @@ def record_with(patch: pytest.MonkeyPatch, recorder: Callable[[Layout], Recorder
 
 
 BAD = {13: math.nan, 17: math.inf, 19: -math.inf}
+
+
+def always_searched(*runs: Run) -> None:
+    for run in runs:
+        run.optimizer._is_due = lambda: True
+
+
+def assert_same_search(one: Run, other: Run) -> None:
+    mine, its = one.optimizer.last_search, other.optimizer.last_search
+    assert (mine is None) == (its is None)
+    assert mine is None or str(mine) == str(its)  # where NaN is itself
+
+
+def without_a_loss(plain: Run, recorded: Run, steps: int) -> None:
+    """Steps that only have gradients: the same bits."""
+    for _ in range(steps):
+        for run in (plain, recorded):
+            run.step(with_loss=False)
+    assert_same(recorded.facts(), plain.facts())
+    assert recorded.is_recorded
+
+
+def searched(plain: Run, recorded: Run, bad: Mapping[int, float]) -> None:
+    """Each batch is searched: the same bits, also where a batch is bad."""
+    always_searched(plain, recorded)
+    for number in range(45):
+        for run in (plain, recorded):
+            run.step(bad.get(number, 1.0))
+        assert_same_search(plain, recorded)
+        if number % 5 == 0:
+            assert_same(recorded.facts(), plain.facts())
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+    assert int(recorded.optimizer.param_groups[0]["skipped"]) >= 2
+
+
+def searched_now_and_then(plain: Run, recorded: Run, bad: Mapping[int, float]) -> None:
+    """Two of three batches are searched: the same bits."""
+    for number in range(60):
+        for run in (plain, recorded):
+            due = number % 3 != 0
+            run.optimizer._is_due = lambda due=due: due
+            run.step(bad.get(number, 1.0))
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
+    assert are_recorded(recorded.of_searches)
+    assert recorded.is_recorded
+
+
+def with_rates_that_change(plain: Run, recorded: Run) -> None:
+    """At once, in each step, and between groups: the same bits, and the same searches."""
+    for number in range(40):
+        for run in (plain, recorded):
+            for group in run.optimizer.param_groups:
+                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
+            if number == 30:
+                run.optimizer.param_groups[-1]["lr"] *= 0.7
+            run.step()
+        assert_same_search(plain, recorded)
+    assert_same(recorded.facts(), plain.facts())
+
+
+def resumed(run: Run, case: Case, device: str = "cpu") -> Run:
+    """Another run that goes on from a checkpoint of this one."""
+    other = Run(case, device)
+    other.number = run.number
+    other.model.load_state_dict(run.model.state_dict())
+    state = copy.deepcopy(run.optimizer.state_dict())
+    other.optimizer.load_state_dict(pickle.loads(pickle.dumps(state)))
+    return other
+
+
+def memory_that_stays() -> int:
+    """What a GPU has given and not got back."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()

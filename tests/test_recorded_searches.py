@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import math
-import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from recorded_run import BAD, CASES, Case, Run, are_recorded, assert_same, cgq_of, wrapped
+from recorded_run import (
+    BAD,
+    CASES,
+    Case,
+    Run,
+    always_searched,
+    are_recorded,
+    assert_same,
+    assert_same_search,
+    cgq_of,
+    resumed,
+    searched,
+    searched_now_and_then,
+    with_rates_that_change,
+    wrapped,
+)
 from test_accelerator import Looks
 from test_recording import Again, pair
 
@@ -34,59 +47,21 @@ SEARCHED = {
 LATER = {number + 20: factor for number, factor in BAD.items()}
 
 
-def always_searched(*runs: Run) -> None:
-    for run in runs:
-        run.optimizer._is_due = lambda: True
-
-
-def assert_same_search(one: Run, other: Run) -> None:
-    mine, its = one.optimizer.last_search, other.optimizer.last_search
-    assert (mine is None) == (its is None)
-    assert mine is None or str(mine) == str(its)  # where NaN is itself
-
-
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(SEARCHED[name], monkeypatch)
-    always_searched(plain, recorded)
-    for number in range(45):
-        for run in (plain, recorded):
-            run.step(LATER.get(number, 1.0))
-        assert_same_search(plain, recorded)
-        if number % 5 == 0:
-            assert_same(recorded.facts(), plain.facts())
-    assert_same(recorded.facts(), plain.facts())
-    assert are_recorded(recorded.of_searches)
-    assert int(recorded.optimizer.param_groups[0]["skipped"]) >= 2
+    searched(*pair(SEARCHED[name], monkeypatch), LATER)
 
 
 @pytest.mark.parametrize("name", ["rule", "constant", "relative", "two groups", "adamw", "sgd"])
 def test_the_same_bits_with_steps_in_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(SEARCHED[name], monkeypatch)
-    for number in range(60):
-        for run in (plain, recorded):
-            due = number % 3 != 0
-            run.optimizer._is_due = lambda due=due: due
-            run.step(LATER.get(number, 1.0))
-        assert_same_search(plain, recorded)
-    assert_same(recorded.facts(), plain.facts())
-    assert are_recorded(recorded.of_searches)
-    assert recorded.is_recorded
+    searched_now_and_then(*pair(SEARCHED[name], monkeypatch), LATER)
 
 
 @pytest.mark.parametrize("name", ["all", "all relative", "two groups", "adamw"])
 def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, recorded = pair(SEARCHED[name], monkeypatch)
     always_searched(plain, recorded)
-    for number in range(40):
-        for run in (plain, recorded):
-            for group in run.optimizer.param_groups:
-                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
-            if number == 30:
-                run.optimizer.param_groups[-1]["lr"] *= 0.7
-            run.step()
-        assert_same_search(plain, recorded)
-    assert_same(recorded.facts(), plain.facts())
+    with_rates_that_change(plain, recorded)
     assert are_recorded(recorded.of_searches)
 
 
@@ -111,13 +86,8 @@ def test_resumed_is_continued(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(15):
         run.step()
     assert are_recorded(run.of_searches)
-    other = Run(SEARCHED[name])
+    other = resumed(run, SEARCHED[name])
     always_searched(other)
-    other.number = run.number
-    other.model.load_state_dict(run.model.state_dict())
-    other.optimizer.load_state_dict(
-        pickle.loads(pickle.dumps(copy.deepcopy(run.optimizer.state_dict())))
-    )
     for _ in range(15):
         for each in (run, other):
             each.step()

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
-import gc
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from recorded_run import Case, Run, are_recorded, assert_same, cgq_of, record_with
-from test_recorded_searches import (
-    LATER,
-    SEARCHED,
+from recorded_run import (
+    Case,
+    Run,
     always_searched,
+    are_recorded,
+    assert_same,
     assert_same_search,
-    raising_first,
+    cgq_of,
+    memory_that_stays,
+    record_with,
+    searched,
+    searched_now_and_then,
+    with_rates_that_change,
 )
+from test_recorded_searches import LATER, SEARCHED, raising_first
 from test_recording_cuda import pair
 from torch import nn
 
@@ -31,46 +37,19 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(SEARCHED[name], monkeypatch)
-    always_searched(plain, recorded)
-    for number in range(45):
-        for run in (plain, recorded):
-            run.step(LATER.get(number, 1.0))
-        assert_same_search(plain, recorded)
-        if number % 5 == 0:
-            assert_same(recorded.facts(), plain.facts())
-    assert_same(recorded.facts(), plain.facts())
-    assert are_recorded(recorded.of_searches)
-    assert int(recorded.optimizer.param_groups[0]["skipped"]) >= 2
+    searched(*pair(SEARCHED[name], monkeypatch), LATER)
 
 
 @pytest.mark.parametrize("name", ["rule", "constant", "relative", "two groups", "adamw", "sgd"])
 def test_the_same_bits_with_steps_in_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(SEARCHED[name], monkeypatch)
-    for number in range(60):
-        for run in (plain, recorded):
-            due = number % 3 != 0
-            run.optimizer._is_due = lambda due=due: due
-            run.step(LATER.get(number, 1.0))
-        assert_same_search(plain, recorded)
-    assert_same(recorded.facts(), plain.facts())
-    assert are_recorded(recorded.of_searches)
-    assert recorded.is_recorded
+    searched_now_and_then(*pair(SEARCHED[name], monkeypatch), LATER)
 
 
 @pytest.mark.parametrize("name", ["all", "all relative", "two groups", "adamw"])
 def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, recorded = pair(SEARCHED[name], monkeypatch)
     always_searched(plain, recorded)
-    for number in range(40):
-        for run in (plain, recorded):
-            for group in run.optimizer.param_groups:
-                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
-            if number == 30:
-                run.optimizer.param_groups[-1]["lr"] *= 0.7
-            run.step()
-        assert_same_search(plain, recorded)
-    assert_same(recorded.facts(), plain.facts())
+    with_rates_that_change(plain, recorded)
 
 
 @pytest.mark.parametrize("name", ["all", "all joined", "adamw"])
@@ -216,12 +195,6 @@ def test_no_copy_of_the_parameters_is_made_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_memory_is_given_back() -> None:
-    def taken() -> int:
-        gc.collect()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved()
-
     for name in ("all", "adamw"):
         reserved = []
         for _ in range(4):
@@ -231,5 +204,5 @@ def test_memory_is_given_back() -> None:
                 run.step()
             assert are_recorded(run.of_searches)
             del run
-            reserved.append(taken())
+            reserved.append(memory_that_stays())
         assert reserved[-1] <= reserved[0]  # by when libraries have taken what they keep

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from recorded_run import BAD, CASES, Case, Run, assert_same, cgq_of, record_with, wrapped
+from recorded_run import (
+    BAD,
+    CASES,
+    Case,
+    Run,
+    assert_same,
+    cgq_of,
+    record_with,
+    resumed,
+    with_rates_that_change,
+    without_a_loss,
+    wrapped,
+)
 from test_accelerator import Looks, as_accelerator
 from torch import Tensor
 
@@ -214,26 +226,13 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["rule", "constant", "relative", "adamw"])
 def test_the_same_bits_without_a_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(CASES[name], monkeypatch)
-    for _ in range(10):
-        for run in (plain, recorded):
-            run.step(with_loss=False)
-    assert_same(recorded.facts(), plain.facts())
-    assert recorded.is_recorded
+    without_a_loss(*pair(CASES[name], monkeypatch), steps=10)
 
 
 @pytest.mark.parametrize("name", ["rule", "two groups", "relative", "adamw"])
 def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, recorded = pair(CASES[name], monkeypatch)
-    for number in range(40):
-        for run in (plain, recorded):
-            for group in run.optimizer.param_groups:
-                # At once, in each step, and between groups.
-                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
-            if number == 30:
-                run.optimizer.param_groups[-1]["lr"] *= 0.7
-            run.step()
-    assert_same(recorded.facts(), plain.facts())
+    with_rates_that_change(plain, recorded)
     assert recorded.is_recorded
 
 
@@ -256,12 +255,7 @@ def test_resumed_is_continued(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(15):
         run.step()
     assert run.is_recorded
-    other = Run(CASES[name])
-    other.number = run.number
-    other.model.load_state_dict(run.model.state_dict())
-    other.optimizer.load_state_dict(
-        pickle.loads(pickle.dumps(copy.deepcopy(run.optimizer.state_dict())))
-    )
+    other = resumed(run, CASES[name])
     for _ in range(15):
         for each in (run, other):
             each.step()

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import gc
 import math
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from recorded_run import BAD, CASES, Case, Run, assert_same, cgq_of, record_with, wrapped
+from recorded_run import (
+    BAD,
+    CASES,
+    Case,
+    Run,
+    assert_same,
+    cgq_of,
+    memory_that_stays,
+    record_with,
+    with_rates_that_change,
+    without_a_loss,
+    wrapped,
+)
+from test_cuda import no_waiting
 from torch import nn
 
 from cgq import CGQ, LineSearch
@@ -22,15 +32,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
-
-
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def pair(case: Case, patch: pytest.MonkeyPatch) -> tuple[Run, Run]:
@@ -62,25 +63,12 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["rule", "constant", "relative", "adamw"])
 def test_the_same_bits_without_a_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(CASES[name], monkeypatch)
-    for _ in range(30):
-        for run in (plain, recorded):
-            run.step(with_loss=False)
-    assert_same(recorded.facts(), plain.facts())
-    assert recorded.is_recorded
+    without_a_loss(*pair(CASES[name], monkeypatch), steps=30)
 
 
 @pytest.mark.parametrize("name", ["rule", "two groups", "relative", "adamw"])
 def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(CASES[name], monkeypatch)
-    for number in range(40):
-        for run in (plain, recorded):
-            for group in run.optimizer.param_groups:
-                group["lr"] *= 0.5 if number == 10 else 0.99 if number in range(20, 30) else 1.0
-            if number == 30:
-                run.optimizer.param_groups[-1]["lr"] *= 0.7
-            run.step()
-    assert_same(recorded.facts(), plain.facts())
+    with_rates_that_change(*pair(CASES[name], monkeypatch))
 
 
 @pytest.mark.parametrize("name", ["rule", "two groups", "adamw"])
@@ -224,12 +212,6 @@ def test_graphs_under_way_draw_as_without_a_capture() -> None:
 
 
 def test_memory_is_given_back() -> None:
-    def taken() -> int:
-        gc.collect()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved()
-
     for name in ("rule", "adamw"):
         reserved = []
         for _ in range(4):
@@ -238,5 +220,5 @@ def test_memory_is_given_back() -> None:
                 run.step()
             assert run.is_recorded
             del run
-            reserved.append(taken())
+            reserved.append(memory_that_stays())
         assert reserved[-1] <= reserved[0]  # by when libraries have taken what they keep

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from cgq.engine.base_update import BaseUpdate, Displacement, refuse_unsuitable
+from cgq.engine.base_update import BaseUpdate, Displacement
 from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
@@ -17,6 +17,7 @@ from cgq.engine.options import SearchOptions, require
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
+from cgq.engine.unsuitable_base import refuse_unsuitable
 from cgq.evaluation.objective import Objective
 from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule

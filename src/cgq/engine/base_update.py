@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import LBFGS, SparseAdam
 
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.options import SearchOptions
@@ -240,24 +239,3 @@ def agreement(g_s: Number, s: Number, g: Number) -> Number:
     if isinstance(s, float) and (not s > 0.0 or not g > 0.0):
         return math.nan
     return -g_s / (g * s)
-
-
-def refuse_unsuitable(base: Any) -> None:
-    """Raise where no line can be made of what `base` does."""
-    if isinstance(base, type) or not (hasattr(base, "param_groups") and hasattr(base, "step")):
-        raise TypeError(
-            f"LineSearch goes around an optimizer, not {base!r}: "
-            "LineSearch(torch.optim.AdamW(model.parameters()))."
-        )
-    if isinstance(base, LBFGS):
-        raise ValueError(
-            "LBFGS evaluates the closure itself and has a search of its own: use it bare, or "
-            "another optimizer inside LineSearch."
-        )
-    if isinstance(base, SparseAdam):
-        raise ValueError(
-            "SparseAdam takes sparse gradients, but a line needs them dense: use Adam, and "
-            "sparse=False in the embedding."
-        )
-    if hasattr(base, "last_search"):
-        raise ValueError(f"{type(base).__name__} searches along its own line: use it bare.")

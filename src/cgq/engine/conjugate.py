@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from cgq.engine.direction import Direction, Plan
-from cgq.engine.geometry import Geometry, GroupShare, measured_geometry
+from cgq.engine.geometry import Geometry, GroupShare, along, measured_geometry
 from cgq.engine.options import ConjugateOptions
 from cgq.engine.state import DirectionState, Residual
 from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial, promising_trial
 from cgq.rules.momentum import momentum_of
-from cgq.rules.scalars import Number, choose, is_finite, is_zero, least, times
+from cgq.rules.scalars import Number, choose, is_finite, is_zero, least
 from cgq.rules.search import Search
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination, Line, by_spans
@@ -266,19 +266,3 @@ class Conjugate(Direction):
             return along(self._shares, (state.direction, 1.0))
         residual = self._residual if state.residual is None else Residual(state.residual, 1.0)
         return along(self._shares, residual, (state.direction, plan.beta))
-
-
-def along(
-    shares: Sequence[GroupShare], *terms: tuple[Buffer, Number], coupled: Number = 0.0
-) -> Callable[[Number], Combination]:
-    """θ(α) = (1 - α·ratio·(coupled·decay + decoupled))·θ + α·ratio·Σ factor·vector, by groups."""
-    decays = [coupled * share.coupled + share.decoupled for share in shares]
-
-    def at(alpha: Number) -> Combination:
-        steps = [times(share.ratio, alpha) for share in shares]
-        return Combination(
-            [1.0 - s * decay if decay else 1.0 for s, decay in zip(steps, decays, strict=True)],
-            [(vector, [times(factor, step) for step in steps]) for vector, factor in terms],
-        )
-
-    return at

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.engine.conjugate import Conjugate, along
+from cgq.engine.conjugate import Conjugate
 from cgq.engine.device_direction import DeviceDirection, clear, recorded_plan
 from cgq.engine.direction import Outcome, Plan
+from cgq.engine.geometry import along
 from cgq.engine.state import Residual
 from cgq.rules.momentum import OURS
 from cgq.rules.scalars import Number, choose

@@ -1,11 +1,13 @@
-"""How each group takes part in the line, and the line's slope and length from inner products."""
+"""How each group takes part in the line: its points, and slope and length by inner products."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cgq.rules.scalars import Number
+from cgq.rules.scalars import Number, times
+from cgq.vectors.layout import Buffer
+from cgq.vectors.line import Combination
 from cgq.vectors.products import Vector
 
 
@@ -94,3 +96,19 @@ def measured_geometry(
         pp2=inner(p, p, squares),
         tt=theta @ theta if length else 0.0,
     )
+
+
+def along(
+    shares: Sequence[GroupShare], *terms: tuple[Buffer, Number], coupled: Number = 0.0
+) -> Callable[[Number], Combination]:
+    """θ(α) = (1 - α·ratio·(coupled·decay + decoupled))·θ + α·ratio·Σ factor·vector, by groups."""
+    decays = [coupled * share.coupled + share.decoupled for share in shares]
+
+    def at(alpha: Number) -> Combination:
+        steps = [times(share.ratio, alpha) for share in shares]
+        return Combination(
+            [1.0 - s * decay if decay else 1.0 for s, decay in zip(steps, decays, strict=True)],
+            [(vector, [times(factor, step) for step in steps]) for vector, factor in terms],
+        )
+
+    return at
