@@ -88,13 +88,31 @@ def test_what_is_known_of_tensors_is_asked_once(monkeypatch: pytest.MonkeyPatch)
         train(base)
     assert len(asked) == 1
     first = base.state[params_of(base)[0]]
-    first["exp_avg"] = first["exp_avg"].double()  # of another kind, in the same place
-    before = facts(base)
-    snapshot = Snapshot([base], without=params_of(base), copier=copier)
-    first["exp_avg"].zero_()
-    snapshot.restore()
-    assert len(asked) == 2
-    assert facts(base) == before
+    for name, times in (("exp_avg", 1), ("step", 2)):  # one of its kind anew, one of another
+        first[name] = first[name].double() / 3
+        before = facts(base)
+        snapshot = Snapshot([base], without=params_of(base), copier=copier)
+        first[name].zero_()
+        snapshot.restore()
+        assert len(asked) == times
+        assert facts(base) == before
+
+
+def test_a_number_made_anew_in_each_step_is_no_reason_to_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    kinds_of = copies.kinds_of
+    monkeypatch.setattr(copies, "kinds_of", lambda t: asked.append(len(t)) or kinds_of(t))
+    base, copier = trained(), Copier()
+    for number in range(4):
+        base.param_groups[0]["number"] = torch.tensor(float(number))
+        before = facts(base)
+        snapshot = Snapshot([base], without=params_of(base), copier=copier)
+        base.param_groups[0]["number"].fill_(-1.0)
+        snapshot.restore()
+        assert facts(base) == before
+    assert len(asked) == 1
 
 
 def test_no_tensor_is_kept_alive() -> None:

@@ -72,7 +72,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
             self._dots.clear()  # of another batch
             BaseUpdate._measure(self, now.get("loss"))
-            clear(held, self._nil != 0.0)
+            clear(self.layout, held, self._nil != 0.0)
             displacement.begin()
             seen = {"agreement": self._agreement} if self._searched else {}
             return {"measured loss": self._loss, "nil": self._nil, **seen}
@@ -93,7 +93,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
 
     def update(self, base_step: Callable[[], object]) -> None:
         if not self._has_begun:
-            clear(self._held, self._nil != 0.0)
+            clear(self.layout, self._held, self._nil != 0.0)
         if self._held is not self._own:
             _copy(self._held, self._own, self._grads, back=True)
         base_step()
@@ -178,7 +178,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
         self.move(plan)
 
     def withhold(self, lost: Tensor) -> None:
-        clear(self._displacement.direction, lost)
+        clear(self.layout, self._displacement.direction, lost)
 
     def _ceiling(self, d: Number, theta: Number) -> Number:
         return self._part(self._rho, d, theta, self._nil).nan_to_num_(nan=0.0, posinf=0.0)

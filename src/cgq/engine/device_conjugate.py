@@ -17,6 +17,7 @@ from cgq.engine.geometry import along
 from cgq.engine.state import Residual
 from cgq.rules.momentum import OURS
 from cgq.rules.scalars import Number, choose
+from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination
@@ -36,15 +37,20 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         return gathered or scratch
 
     def _new_residual(self) -> Residual:
-        state = self._state
-        for r, g in zip(state.scratch.blocks, self._gathered.blocks, strict=True):
-            torch.mul(g, -self.sign, out=r)
-        values = self.layout.values()
-        for group, members in self.layout.sections:
-            if decay := self._decays[group]:
+        """In the scratch vector: the gradients' own memory must not be cleared."""
+        state, layout, blocks = self._state, self.layout, self._gathered.blocks
+        if blocks[0].data_ptr() != state.scratch.blocks[0].data_ptr():
+            torch._foreach_copy_(state.scratch.blocks, blocks)
+        values = layout.values()
+        for group, members in layout.sections:
+            if decay := self.sign * self._decays[group]:
                 residuals = [state.scratch.views[index] for index in members]
-                torch._foreach_add_(residuals, [values[index] for index in members], alpha=-decay)
-        return Residual(state.scratch, 1.0)
+                torch._foreach_add_(residuals, [values[index] for index in members], alpha=decay)
+        return self._in_scratch
+
+    @property
+    def _in_scratch(self) -> Residual:
+        return Residual(self._state.scratch, -self.sign)
 
     def _theta_parts(self) -> Callable[[], Any]:
         state, snapshot = self._state, cache(self._state.copied_parameters)
@@ -108,7 +114,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         if plan is None:
             return None
         self._dots["g", "g"] = [recording.results[name] for name in squares]
-        self._residual = Residual(state.scratch, 1.0)
+        self._residual = self._in_scratch
         return plan, self._line_from(state.start, plan, state.place_for_points())
 
     def _may_record(self, recording: Recording) -> bool:
@@ -159,10 +165,11 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 
     def _line_from(self, start: Buffer, plan: Plan, point: Buffer | None = None) -> DeviceLine:
         state, shares, mixture = self._state, self._shares, self._mixture
+        scratch, scale = self._in_scratch
 
         def at(alpha: Number) -> Combination:  # all of it anew: a recording may begin here
             a, b = mixture(plan.beta)
-            return along(shares, (state.scratch, a), (state.direction, b))(alpha)
+            return along(shares, (scratch, scale * a), (state.direction, b))(alpha)
 
         return DeviceLine(state, at, start, point)
 
@@ -171,9 +178,52 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         self._move_along_new(plan)
 
     def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
         state = self._state
         state.squares = None  # nobody here knows whose they are
+        if one_pass.serves(self.layout) and self._has_moved_at_once(lost, plan):
+            return
+        self._remember_unless(lost, plan)
+        self._move_along_new(plan)
+
+    def _has_moved_at_once(self, lost: Tensor, plan: Plan) -> bool:
+        """Do all of it with one kernel; False: nothing was done.
+
+        Parameters that are apart are moved by another, and not where they decay besides.
+        """
+        state, layout, own = self._state, self.layout, self._state.own_memory()
+        residual, scale = self._in_scratch
+        mixed = (residual, 1.0), (state.direction, plan.beta)  # in Nesterov's form
+        new = mixed if self._options.nesterov else ((state.direction, 1.0),)
+        kept, terms = along(self._shares, *new)(plan.trial)
+        if own is None and any(isinstance(each, Tensor) for each in kept):
+            return False
+        *from_r, from_p = [factors for _, factors in terms]
+        for index, span in enumerate(layout.spans):
+            group = span.group
+            one_pass.remember_and_move(
+                state.direction.parts[index],
+                None if state.residual is None else state.residual.parts[index],
+                residual.parts[index],
+                scale,
+                plan.beta,
+                lost,
+                out=(own or residual).parts[index],
+                theta=None if own is None else own.parts[index],
+                kept=kept[group] if isinstance(kept[group], Tensor) else None,
+                from_r=from_r[0][group] if from_r else None,
+                from_p=from_p[group],
+            )
+        if own is None:
+            clear(layout, residual, lost)  # which was left as it is
+            torch._foreach_add_(layout.values(), residual.views)
+        return True
+
+    def _remember_unless(self, lost: Tensor, plan: Plan) -> None:
+        """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
+        state, scale = self._state, self._in_scratch.scale
+        if scale != 1.0:
+            torch._foreach_mul_(state.scratch.blocks, scale)
+            self._residual = Residual(state.scratch, 1.0)
         factor = choose(lost, 1.0, plan.beta)
         residuals = state.direction if state.residual is None else state.residual
         for p, h, r in zip(
@@ -185,7 +235,6 @@ class DeviceConjugate(DeviceDirection, Conjugate):
             else:
                 torch.where(left_out, h, r, out=h)
                 p.mul_(factor.to(p)).addcmul_(h, (~left_out).to(p))
-        self._move_along_new(plan)
 
     def _move_along_new(self, plan: Plan) -> None:
         """The scratch vector is free by now, unless Nesterov's form asks for r itself."""
@@ -198,7 +247,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         self._state.remember(self._residual, plan.beta, self._squares)
 
     def withhold(self, lost: Tensor) -> None:
-        clear(self._state.scratch, lost)
+        clear(self.layout, self._state.scratch, lost)
 
     def _number(self, value: Number) -> Number:
         return value

@@ -11,8 +11,9 @@ from torch import Tensor
 from cgq.engine.direction import Direction, Outcome, Plan
 from cgq.rules.scalars import Number, as_tensor, choose
 from cgq.rules.watch import Watch
+from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
-from cgq.vectors.layout import Buffer
+from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.products import DeviceVector
 from cgq.vectors.recording import Recording
 
@@ -97,7 +98,11 @@ def recorded_plan(
     return Plan(*(recording.results[name] for name in names))
 
 
-def clear(vector: Buffer, lost: Tensor) -> None:
+def clear(layout: Layout, vector: Buffer, lost: Tensor) -> None:
     """Make it zero where `lost` is true."""
+    at_once = one_pass.serves(layout)
     for block in vector.blocks:
-        block.masked_fill_(lost.to(block.device), 0.0)
+        if at_once:
+            one_pass.clear(block, lost)
+        else:
+            block.masked_fill_(lost.to(block.device), 0.0)

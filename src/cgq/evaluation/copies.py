@@ -18,9 +18,15 @@ PLAIN = Tensor, nn.Parameter
 FOREACH = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64}
 
 
+Kind = tuple[Any, ...]
+"""What tensors that are copied together have in common."""
+KEPT, ALONE = ("kept",), ("alone",)  # of which there is no copy; which are copied one by one
+
+
 class Kinds(NamedTuple):
     """Which of some tensors are copied together, by their places in the list."""
 
+    each: list[Kind]
     stacked: list[list[int]]
     """Lone numbers on the host."""
     multiplied: list[list[int]]
@@ -40,14 +46,13 @@ class Copier:
 
     def __init__(self) -> None:
         self._known: list[weakref.ref[Tensor]] = []
-        self._kinds = Kinds([], [], [])
+        self._kinds = Kinds([], [], [], [])
         self._lent: dict[int, Tensor] = {}  # memory on the host
 
     @torch.no_grad()
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
         """Copies of the tensors; None of one that is not writable."""
-        known = self._known
-        if len(known) != len(tensors) or not all(map(is_, tensors, [ref() for ref in known])):
+        if not self._knows(tensors):
             self._kinds, self._known = kinds_of(tensors), list(map(weakref.ref, tensors))
             self._lent = {}
         copies: list[Tensor | None] = [None] * len(tensors)
@@ -60,6 +65,19 @@ class Copier:
             # There is no foreach clone; a product with one is exact.
             _put(copies, indices, torch._foreach_mul([tensors[index] for index in indices], 1))
         return copies
+
+    def _knows(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether each is of the kind of the one that was in its place, mostly itself."""
+        known, kinds = self._known, self._kinds.each
+        if len(known) != len(tensors):
+            return False
+        for index, is_same in enumerate(map(is_, tensors, [ref() for ref in known])):
+            if not is_same:  # as a number that each step makes anew
+                if kind_of(tensors[index]) != kinds[index]:
+                    return False
+                known[index] = weakref.ref(tensors[index])
+                self._lent.pop(index, None)
+        return True
 
     def _copy(self, index: int, tensor: Tensor) -> Tensor:
         lent = self._lent.get(index)
@@ -78,22 +96,27 @@ def _put(copies: list[Tensor | None], indices: list[int], values: Sequence[Tenso
 
 def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
     """How each of the tensors is best copied; none that is not writable."""
-    stacked: dict[Any, list[int]] = {}
-    multiplied: dict[Any, list[int]] = {}
-    alone = []
-    for index, tensor in enumerate(tensors):
-        if not _is_writable(tensor):
-            continue
-        device, dtype = tensor.device, tensor.dtype
-        plain = type(tensor) in PLAIN and tensor.layout is torch.strided
-        on_host = scalars.is_host(device)
-        if plain and on_host and tensor.dim() == 0:
-            stacked.setdefault((device, dtype), []).append(index)
-        elif plain and not on_host and dtype in FOREACH:
-            multiplied.setdefault((device, dtype), []).append(index)
-        else:
-            alone.append(index)
-    return Kinds([*stacked.values()], [*multiplied.values()], alone)
+    each = list(map(kind_of, tensors))
+    alike: dict[Kind, list[int]] = {}
+    for index, kind in enumerate(each):
+        alike.setdefault(kind, []).append(index)
+    alike.pop(KEPT, None)
+    alone = alike.pop(ALONE, [])
+    groups: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for (on_host, *_), indices in alike.items():
+        groups[not on_host].append(indices)
+    return Kinds(each, *groups, alone)
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """Whether it is on the host, and what else one kernel needs to have in common."""
+    if not _is_writable(tensor):
+        return KEPT
+    device, dtype = tensor.device, tensor.dtype
+    plain = type(tensor) in PLAIN and tensor.layout is torch.strided
+    on_host = scalars.is_host(device)
+    together = plain and (tensor.dim() == 0 if on_host else dtype in FOREACH)
+    return (on_host, device, dtype) if together else ALONE
 
 
 def _is_writable(tensor: Tensor) -> bool:

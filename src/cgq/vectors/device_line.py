@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cgq.rules.scalars import Number
+from cgq.vectors import one_pass
 from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.line import Combination, Line
 from cgq.vectors.workspace import Workspace
@@ -54,8 +55,22 @@ class DeviceLine(Line):
 
 
 def _combine(layout: Layout, combination: Combination, start: Buffer, point: Buffer) -> None:
+    at_once = one_pass.serves(layout) and len(combination.terms) <= 2
     for index, span in enumerate(layout.spans):
         out, theta = point.parts[index], start.parts[index]
+        if at_once:
+            kept, terms = combination.kept[span.group], combination.terms
+            one_pass.combine(
+                out,
+                theta,
+                None if _is(kept, 1.0) else kept,
+                [
+                    (vector.parts[index], factors[span.group])
+                    for vector, factors in terms
+                    if not _is(factors[span.group], 0.0)
+                ],
+            )
+            continue
         wide = torch.promote_types(out.dtype, torch.float32)
         total = out if wide == out.dtype else out.to(wide)  # so that it is rounded once
         if not _is(combination.kept[span.group], 1.0):

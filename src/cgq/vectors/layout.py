@@ -112,6 +112,8 @@ class Layout:
             and all(dtype in (torch.float32, torch.float64) for _, dtype in self._kinds)
         )
         """Whether it is whole real tensors on one device, of which no work takes long copies."""
+        self.is_single = self.is_plain and {*self.dtypes} == {torch.float32}
+        """Whether moreover all of them are float32."""
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
         offset = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cgq.rules.scalars import Number, scalar_dtype, times
+from cgq.vectors import one_pass
 from cgq.vectors.layout import Layout
 
 # So much is multiplied at a time: it is still in the cache when the next product asks for it.
@@ -61,11 +62,7 @@ class Vector:
     def _dots_of(pairs: Sequence[tuple[Vector, Vector]]) -> list[list[Any]]:
         """The products of each span of each pair, of this rank, in one pass over memory."""
         vectors = {vector.name: vector for pair in pairs for vector in pair}
-        spans = zip(*(vector.parts() for vector in vectors.values()), strict=True)
-        places = {name: place for place, name in enumerate(vectors)}
-        wanted = [(places[a.name], places[b.name]) for a, b in pairs]
-        dots = [_wide_dots(parts, wanted) for parts in spans]
-        return [list(each) for each in zip(*dots, strict=True)] if dots else [[] for _ in pairs]
+        return _in_one_pass(vectors, pairs, _wide_dots)
 
     def _total(self, dots: list[Any]) -> Number:
         return sum(dots[1:], dots[0])
@@ -80,14 +77,18 @@ class DeviceVector(Vector):
         It costs less than the product where one kernel gives all of it. It is then of the vector's
         own dtype, or of float32 if that is wider.
         """
-        if len(self.layout.spans) > 1 or self.layout.reduce is not None:
+        layout = self.layout
+        if len(layout.spans) > 1 or layout.reduce is not None or one_pass.serves(layout):
             return super().length()
         (part,) = self.parts()
         return times(abs(self.scale), _length(part))
 
     @staticmethod
     def _dots_of(pairs: Sequence[tuple[Vector, Vector]]) -> list[list[Any]]:
-        return [_device_dots(a, b) for a, b in pairs]
+        vectors = {vector.name: vector for pair in pairs for vector in pair}
+        if len(vectors) > one_pass.MOST or not one_pass.serves(pairs[0][0].layout):
+            return [_device_dots(a, b) for a, b in pairs]
+        return _in_one_pass(vectors, pairs, one_pass.products)
 
     def _total(self, dots: list[Any]) -> Number:
         return torch.stack(dots).sum() if len(dots) > 1 else dots[0]
@@ -126,13 +127,14 @@ def share_ahead(
 ) -> list[Number]:
     """`share_products` of what will be asked for, where it pays to compute it at once.
 
-    On a host it saves passes over memory, and of shards collectives. A device makes a kernel of
-    each product, whenever that is.
+    It saves passes over memory, and of shards collectives. A device that makes a kernel of each
+    product does so whenever that is.
     """
     layout = pairs[0][0].layout if pairs else None
-    if layout is not None and (layout.on_host or layout.reduce is not None):
-        return share_products(pairs, along)
-    return list(along)
+    if layout is None:
+        return list(along)
+    pays = layout.on_host or layout.reduce is not None or one_pass.serves(layout)
+    return share_products(pairs, along) if pays else list(along)
 
 
 def pairs_of(
@@ -159,6 +161,19 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _widened(dtype: torch.dtype) -> torch.dtype:
     """The dtype to sum in."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def _in_one_pass(
+    vectors: Mapping[str, Vector],
+    pairs: Sequence[tuple[Vector, Vector]],
+    products: Callable[[Sequence[Tensor], Sequence[tuple[int, int]]], Sequence[Any]],
+) -> list[list[Any]]:
+    """Of each pair the products of its spans, span by span."""
+    places = {name: place for place, name in enumerate(vectors)}
+    wanted = [(places[a.name], places[b.name]) for a, b in pairs]
+    spans = zip(*(vector.parts() for vector in vectors.values()), strict=True)
+    dots = [products(parts, wanted) for parts in spans]
+    return [list(each) for each in zip(*dots, strict=True)] if dots else [[] for _ in pairs]
 
 
 def _wide_dots(parts: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> list[float]:

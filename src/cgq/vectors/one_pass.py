@@ -1,0 +1,103 @@
+"""Work on long vectors of a GPU in one pass over memory, where Triton is there to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cgq.rules.scalars import Number, as_tensor
+from cgq.vectors.layout import Layout
+
+BLOCK = 4096  # elements that a program takes
+MOST = 4  # vectors that are multiplied in one pass
+PAIRS = MOST * (MOST + 1) // 2
+
+
+@cache
+def _kernels(device: torch.device) -> Any:
+    """Triton's kernels; None where it is missing or cannot compile (it needs a C compiler)."""
+    try:
+        from cgq.vectors import triton_kernels as kernels
+
+        number = torch.zeros(1, device=device)
+        _launch(kernels.clear, 1, number, number.bool())
+    except Exception:  # whatever a compiler may raise
+        return None
+    return kernels
+
+
+def serves(layout: Layout) -> bool:
+    """Whether vectors of these parameters can be handled here: of float32, on one CUDA device."""
+    return layout.is_single and layout.device.type == "cuda" and _is_present(layout.device)
+
+
+def _is_present(device: torch.device) -> bool:
+    return _kernels(device) is not None
+
+
+def combine(
+    out: Tensor, theta: Tensor, kept: Number | None, terms: Sequence[tuple[Tensor, Number]]
+) -> None:
+    """out ← kept·θ + Σ factor·vector of at most two terms; None: all of θ."""
+    device = out.device
+    (x, a), (y, b) = [*((v, as_tensor(f, device)) for v, f in terms), *2 * [(out, None)]][:2]
+    kept = None if kept is None else as_tensor(kept, device)
+    _launch(
+        _kernels(device).combine, out.numel(), out, theta, kept, x, a, y, b,
+        KEPT=kept is not None, TERMS=len(terms),
+    )  # fmt: skip
+
+
+def remember(p: Tensor, h: Tensor | None, r: Tensor, scale: float, beta: float) -> None:
+    """p ← scale·r + βp and h ← scale·r."""
+    _launch(
+        _kernels(p.device).remember, p.numel(), p, h, r, scale, beta, *6 * [None],
+        HAS_H=h is not None, IS_KNOWN=True, MOVES=False, FROM_THETA=False, KEPT=False, FROM_R=False,
+    )  # fmt: skip
+
+
+def remember_and_move(
+    p: Tensor, h: Tensor | None, r: Tensor, scale: float, beta: Tensor, lost: Tensor,
+    out: Tensor, theta: Tensor | None, kept: Number | None, from_r: Number | None, from_p: Number,
+) -> None:  # fmt: skip
+    """The same; and out ← kept·θ + from_r·scale·r + from_p·p, without θ if there is none.
+
+    Where the batch is lost, nothing is written.
+    """
+    device = out.device
+    numbers = [None if n is None else as_tensor(n, device) for n in (kept, from_r, from_p)]
+    _launch(
+        _kernels(device).remember, p.numel(), p, h, r, scale, as_tensor(beta, device), lost,
+        theta, out, *numbers, HAS_H=h is not None, IS_KNOWN=False, MOVES=True,
+        FROM_THETA=theta is not None, KEPT=kept is not None, FROM_R=from_r is not None,
+    )  # fmt: skip
+
+
+def clear(vector: Tensor, lost: Tensor) -> None:
+    """Make it zero where `lost` is true."""
+    _launch(_kernels(vector.device).clear, vector.numel(), vector, lost)
+
+
+def products(vectors: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The inner products of these pairs of up to four vectors, in float64."""
+    size, device = vectors[0].numel(), vectors[0].device
+    places = [max(pair) * (max(pair) + 1) // 2 + min(pair) for pair in pairs]
+    programs = -(-size // BLOCK)
+    sums = torch.empty(PAIRS, programs, device=device)  # of which the others hold anything
+    _launch(
+        _kernels(device).products, size, sums, *[*vectors, *MOST * [None]][:MOST],
+        VECTORS=len(vectors), PAIRS=sum({1 << place for place in places}),
+    )  # fmt: skip
+    totals = sums[: max(places) + 1].sum(1, dtype=torch.float64).unbind()
+    return [totals[place] for place in places]
+
+
+def _launch(kernel: Any, size: int, *arguments: Any, **constants: Any) -> None:
+    """On all elements of vectors of this size: of those of the kernel the last but constants."""
+    if size:  # on the device of the vectors: Triton launches on the current one
+        with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
+            kernel[(-(-size // BLOCK),)](*arguments, size, BLOCK=BLOCK, num_warps=8, **constants)
