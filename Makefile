@@ -4,7 +4,7 @@
 # make docs    the documentation site, in out/docs: pages, links and API checked
 # make package the wheel and the source archive, in dist
 # make bench   ratios of time and memory against plain torch, taken in one run
-# make bench-gpu     epochs and steps on a CUDA device, and several runs at once on it
+# make bench-gpu     epochs and steps on a CUDA device, several runs at once on it, and a profile
 # make correctness   one small program on CGQ and on its rivals: who keeps which promise
 
 SHELL  := /bin/bash -o pipefail
@@ -43,6 +43,7 @@ bench: $(READY)
 bench-gpu: $(READY)
 	$(PYTHON) benchmarks/gpu.py | tee results/gpu.txt
 	$(PYTHON) benchmarks/line_search.py --device cuda | tee results/line_search_gpu.txt
+	$(PYTHON) benchmarks/kernels.py | tee results/kernels_gpu.txt
 
 correctness: $(READY)
 	$(PYTHON) -m pip install -q -c constraints.txt -r benchmarks/rivals.txt
