@@ -66,23 +66,13 @@ def test_combine(size: int, kept: Any, terms: int) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("with_residual", [True, False])
-def test_remember(size: int, with_residual: bool) -> None:
-    p, h, r = vectors(size, 3)
-    expected = -r.double() + 0.3 * p.double()
-    before = h.clone()
-    one_pass.remember(p, h if with_residual else None, r, -1.0, 0.3)
-    torch.testing.assert_close(p.double(), expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(h, -r if with_residual else before, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("kept", [None, 0.9])
 @pytest.mark.parametrize("from_r", [None, 0.1])
 @pytest.mark.parametrize("from_theta", [True, False])
+@pytest.mark.parametrize("with_h", [True, False])
 def test_remember_and_move(
-    lost: bool, kept: float | None, from_r: float | None, from_theta: bool
+    lost: bool, kept: float | None, from_r: float | None, from_theta: bool, with_h: bool
 ) -> None:
     p, h, r, theta = vectors(one_pass.BLOCK + 3, 4)
     if lost:
@@ -93,13 +83,13 @@ def test_remember_and_move(
     if from_theta:
         moved += (kept or 1.0) * theta.double()
     one_pass.remember_and_move(
-        p, h, r, -1.0, number(0.3), torch.tensor(lost),
+        p, h if with_h else None, r, -1.0, number(0.3), torch.tensor(lost),
         out=theta, theta=theta if from_theta else None, kept=kept, from_r=from_r, from_p=0.2,
     )  # fmt: skip
     if lost:
         torch.testing.assert_close([p, h, theta], old, rtol=0, atol=0)
     else:
-        torch.testing.assert_close(h, -r, rtol=0, atol=0)
+        torch.testing.assert_close(h, -r if with_h else old[1], rtol=0, atol=0)
         torch.testing.assert_close(p.double(), new_p, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(theta.double(), moved, rtol=1e-6, atol=1e-6)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from cgq.engine.direction import Outcome
 from cgq.rules.capped import Capped
 from cgq.rules.scalars import times
-from cgq.vectors import one_pass
 from cgq.vectors.layout import Buffer, Layout
 from cgq.vectors.recording import Recording
 from cgq.vectors.sharding import sharded_like, take_over
@@ -193,18 +192,13 @@ class DirectionState(Workspace):
 
         `then` is told of each span that is done: what was just written is still in the cache.
         """
-        alike, h, at_once = True, None, one_pass.serves(self.layout)
+        alike, h = True, None
         for span, (p, r) in enumerate(zip(self.direction.parts, new.vector.parts, strict=True)):
-            if self.residual is not None:
-                h = self.residual.parts[span]
-            if at_once:
-                one_pass.remember(p, h, r, new.scale, beta)
-            elif h is None:
+            if self.residual is None:
                 p.mul_(beta).add_(r, alpha=new.scale)
             else:
-                torch.mul(r, new.scale, out=h)
+                h = torch.mul(r, new.scale, out=self.residual.parts[span])
                 torch.add(h, p, alpha=beta, out=p)
-            if h is not None:
                 alike = alike and h.data_ptr() % ALIGNED == r.data_ptr() % ALIGNED
             if then is not None:
                 then(span)

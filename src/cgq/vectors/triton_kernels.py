@@ -41,34 +41,30 @@ def combine(
 
 
 @triton.jit
-def remember(
+def remember_and_move(
     p, h, r, scale, beta, lost, theta, out, kept, from_r, from_p, size,
-    HAS_H: tl.constexpr, IS_KNOWN: tl.constexpr, MOVES: tl.constexpr, FROM_THETA: tl.constexpr,
-    KEPT: tl.constexpr, FROM_R: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_H: tl.constexpr, FROM_THETA: tl.constexpr, KEPT: tl.constexpr, FROM_R: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p ← scale·r + βp, h ← scale·r and out ← kept·θ + from_r·scale·r + from_p·p.
 
-    IS_KNOWN: β is a number of the host, and no batch is lost. Where one is, nothing is written.
+    Where the batch is lost, nothing is written.
     """
-    if not IS_KNOWN:
-        beta = _number(beta)
-        size = _size_if(lost, size, False)
-    places, inside = _inside(size, BLOCK)
+    places, inside = _inside(_size_if(lost, size, False), BLOCK)
     residual = scale * tl.load(r + places, mask=inside)
-    direction = residual + beta * tl.load(p + places, mask=inside)
+    direction = residual + _number(beta) * tl.load(p + places, mask=inside)
     tl.store(p + places, direction, mask=inside)
     if HAS_H:
         tl.store(h + places, residual, mask=inside)
-    if MOVES:
-        move = _number(from_p) * direction
-        if FROM_R:
-            move = move + _number(from_r) * residual
-        if FROM_THETA:
-            start = tl.load(theta + places, mask=inside)
-            if KEPT:
-                start = start * _number(kept)
-            move = start + move
-        tl.store(out + places, move, mask=inside)
+    move = _number(from_p) * direction
+    if FROM_R:
+        move = move + _number(from_r) * residual
+    if FROM_THETA:
+        start = tl.load(theta + places, mask=inside)
+        if KEPT:
+            start = start * _number(kept)
+        move = start + move
+    tl.store(out + places, move, mask=inside)
 
 
 @triton.jit
