@@ -28,8 +28,10 @@ LAYERS: list[tuple[str, ...]] = [
 ]
 PUBLIC = {"cgq", "cgq.evaluation", *LAYERS[-1]}
 
-# What a host's own file may import besides torch; nothing else of the package may.
+# What a host's own file may import besides torch; nothing else of the package may. Triton comes
+# with torch for CUDA.
 HOSTS = {
+    "cgq.vectors.triton_kernels": {"triton"},
     "cgq.hosts.lightning": {"lightning"},
     "cgq.hosts.lightning_passes": {"lightning"},
     "cgq.hosts.lightning_strategy": {"lightning"},

@@ -22,6 +22,8 @@ if torch.cuda.is_available():
     pytest.skip("there they are not interpreted: test_one_pass_cuda.py", allow_module_level=True)
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton")
+# What NumPy says where a GPU is silent.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 SIZES = [1, 7, one_pass.BLOCK, one_pass.BLOCK + 1, 3 * one_pass.BLOCK - 5]
 
 

@@ -10,7 +10,9 @@ from cgq.engine.direction import Plan
 from cgq.rules.parabola import two_point
 from cgq.rules.quadratic_search import BACKTRACK
 from cgq.rules.scalars import Number, choose, is_finite, is_zero, least, stacked
+from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
+from cgq.vectors.formula import formula
 from cgq.vectors.workspace import Workspace
 
 Applied = Callable[[Number, Plan, Number], tuple[Number, Number]]
@@ -40,9 +42,10 @@ class Ahead:
         plan, line, recording = self._plan, self._line, self._workspace.second
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            step = _next_trial(plan, now["first"])
+            first = self._taken(now["first"])
+            step = _next_trial(self._taken_plan(), first)
             line.move_to(step)
-            return {"step": step, "first again": now["first"]}
+            return {"step": step, "first again": first}
 
         key = self._workspace.outset.version
         if self._is_recorded and recording.done(key, {"first": first}, work):
@@ -62,21 +65,28 @@ class Ahead:
         plan, line, recording = self._plan, self._line, self._workspace.landing
         steps, losses = self._steps, self._losses
 
-        def landing(last: Number, old: Number) -> list[Number]:
+        def landing(plan: Plan, last: Number, old: Number) -> list[Number]:
             at = steps[-1] if applied is None else applied(steps[-1], plan, old)[1]
             line.move_to(at)
             return [*plan[:-1], *steps, *losses, last, at]
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            numbers = landing(now["last"], now.get("old", 0.0))
+            numbers = landing(self._taken_plan(), now["last"], now.get("old", 0.0))
             return {f"number {index}": number for index, number in enumerate(numbers)}
 
         key = self._workspace.outset.version, self._workspace.second.version, len(steps)
         averaged = {} if applied is None or is_zero(old) else {"old": old}
         if self._is_recorded and recording.done(key, {"last": last, **averaged}, work):
             return recording.read()
-        read: list[float] = stacked(last.device, *landing(last, old)).tolist()
+        read: list[float] = stacked(last.device, *landing(plan, last, old)).tolist()
         return read
+
+    def _taken(self, number: Number) -> Number:
+        """As a formula, where one kernel can decide."""
+        return formula(number) if one_pass.serves(self._workspace.layout) else number
+
+    def _taken_plan(self) -> Plan:
+        return Plan(*map(self._taken, self._plan))
 
 
 def _next_trial(plan: Plan, first: Number) -> Number:

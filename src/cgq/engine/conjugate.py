@@ -16,7 +16,7 @@ from cgq.engine.options import ConjugateOptions
 from cgq.engine.state import DirectionState, Residual
 from cgq.rules.first_trial import FIRST_TRIAL, TrialDecay, clear_trial, first_trial, promising_trial
 from cgq.rules.momentum import momentum_of
-from cgq.rules.scalars import Number, choose, is_finite, is_zero, least
+from cgq.rules.scalars import Number, choose, is_finite, is_zero, least, quotient
 from cgq.rules.search import Search
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination, Line, by_spans
@@ -246,7 +246,7 @@ class Conjugate(Direction):
         """
         a, b = self._mixture(beta)
         # 1.0: where p vanishes, any step will do.
-        ceiling = least(self._max_step, self.layout.range / 8.0 / (1.0 + a * bound))
+        ceiling = least(self._max_step, quotient(self.layout.range / 8.0, 1.0 + a * bound))
         if self._rho is None:
             return ceiling
         decay = max(share.ratio * share.decoupled for share in self._shares)

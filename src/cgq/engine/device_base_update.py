@@ -173,11 +173,11 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
             plan.trial
         )
 
-    def move_unless(self, lost: Tensor, plan: Plan) -> None:
+    def move_unless(self, lost: Number, plan: Plan) -> None:
         self.withhold(lost)
         self.move(plan)
 
-    def withhold(self, lost: Tensor) -> None:
+    def withhold(self, lost: Number) -> None:
         clear(self.layout, self._displacement.direction, lost)
 
     def _ceiling(self, d: Number, theta: Number) -> Number:

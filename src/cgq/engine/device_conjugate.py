@@ -19,9 +19,10 @@ from cgq.rules.momentum import OURS
 from cgq.rules.scalars import Number, choose
 from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
+from cgq.vectors.formula import formula
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination
-from cgq.vectors.products import Dots, Vector
+from cgq.vectors.products import Dots, FormulaVector, Vector
 from cgq.vectors.recording import Recording
 
 
@@ -77,9 +78,8 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         kept = self._kept()
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            step = DeviceDirection.unsearched_step(
-                kept(now), now.get("loss"), now.get("limit", math.inf)
-            )
+            direction, limit = kept(now), now.get("limit", math.inf)
+            step = DeviceDirection.unsearched_step(direction, now.get("loss"), limit)
             seen = {} if step.loss is None else {"loss": step.loss}
             return {**step.numbers, **seen, "lost": step.skipped}
 
@@ -105,7 +105,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine, dict[str, Number]]:
             direction = kept(now)
             if known is not None:
-                direction._dots["h", "h"] = [now[name] for name in squares]
+                direction._dots["h", "h"] = [direction.taken(now[name]) for name in squares]
             plan, line = direction.begun(now["loss"], error)
             return plan, line, dict(zip(squares, direction._dots["g", "g"], strict=True))
 
@@ -145,16 +145,18 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 
         def kept(now: Mapping[str, Tensor]) -> KeptConjugate:
             state.squares = None  # a later step may not know them
-            return KeptConjugate(
+            kind = FormulaConjugate if one_pass.serves(state.layout) else KeptConjugate
+            taken = {name: kind.taken(number) for name, number in now.items()}
+            return kind(
                 state,
                 gathered.views,
                 None,
                 shares,
-                now["ceiling"],
-                now.get("rho"),
+                taken["ceiling"],
+                taken.get("rho"),
                 options=options,
                 ranks=None,
-                before={"average": 0.0, **now},
+                before={"average": 0.0, **taken},
             )
 
         return kept
@@ -177,28 +179,26 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         self._state.remember(self._residual, plan.beta, self._squares)
         self._move_along_new(plan)
 
-    def move_unless(self, lost: Tensor, plan: Plan) -> None:
-        state = self._state
-        state.squares = None  # nobody here knows whose they are
-        if one_pass.serves(self.layout) and self._has_moved_at_once(lost, plan):
-            return
-        self._remember_unless(lost, plan)
-        self._move_along_new(plan)
+    def move_unless(self, lost: Number, plan: Plan) -> None:
+        self._state.squares = None  # nobody here knows whose they are
+        if one_pass.serves(self.layout):
+            self._move_at_once(lost, plan)
+        else:
+            self._remember_unless(lost, plan)
+            self._move_along_new(plan)
 
-    def _has_moved_at_once(self, lost: Tensor, plan: Plan) -> bool:
-        """Do all of it with one kernel; False: nothing was done.
-
-        Parameters that are apart are moved by another, and not where they decay besides.
-        """
-        state, layout, own = self._state, self.layout, self._state.own_memory()
-        residual, scale = self._in_scratch
+    def _move_at_once(self, lost: Number, plan: Plan) -> None:
+        """All of it with one kernel; parameters that are apart are moved by one more."""
+        state, values, (residual, scale) = self._state, self.layout.values(), self._in_scratch
         mixed = (residual, 1.0), (state.direction, plan.beta)  # in Nesterov's form
         new = mixed if self._options.nesterov else ((state.direction, 1.0),)
         kept, terms = along(self._shares, *new)(plan.trial)
-        if own is None and any(isinstance(each, Tensor) for each in kept):
-            return False
         *from_r, from_p = [factors for _, factors in terms]
-        for index, span in enumerate(layout.spans):
+        own = start = state.own_memory()
+        if own is None and not all(isinstance(each, float) for each in kept):  # they decay
+            start = state.spare
+            torch._foreach_copy_(start.views, values)
+        for index, span in enumerate(self.layout.spans):
             group = span.group
             one_pass.remember_and_move(
                 state.direction.parts[index],
@@ -207,18 +207,19 @@ class DeviceConjugate(DeviceDirection, Conjugate):
                 scale,
                 plan.beta,
                 lost,
-                out=(own or residual).parts[index],
-                theta=None if own is None else own.parts[index],
-                kept=kept[group] if isinstance(kept[group], Tensor) else None,
+                out=(start or residual).parts[index],
+                theta=None if start is None else start.parts[index],
+                kept=None if isinstance(kept[group], float) else kept[group],  # else 1.0
                 from_r=from_r[0][group] if from_r else None,
                 from_p=from_p[group],
             )
-        if own is None:
-            clear(layout, residual, lost)  # which was left as it is
-            torch._foreach_add_(layout.values(), residual.views)
-        return True
+        if start is None:
+            clear(self.layout, residual, lost)  # which was left as it is
+            torch._foreach_add_(values, residual.views)
+        elif own is None:
+            torch._foreach_copy_(values, start.views)
 
-    def _remember_unless(self, lost: Tensor, plan: Plan) -> None:
+    def _remember_unless(self, lost: Number, plan: Plan) -> None:
         """What is skipped may be NaN: hence `where`; a zero factor is for what is kept only."""
         state, scale = self._state, self._in_scratch.scale
         if scale != 1.0:
@@ -246,7 +247,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
     def remember(self, plan: Plan) -> None:
         self._state.remember(self._residual, plan.beta, self._squares)
 
-    def withhold(self, lost: Tensor) -> None:
+    def withhold(self, lost: Number) -> None:
         clear(self.layout, self._state.scratch, lost)
 
     def _number(self, value: Number) -> Number:
@@ -256,6 +257,11 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 class KeptConjugate(DeviceConjugate):
     """The same with all its vectors in memory that stays, for a recording."""
 
+    @staticmethod
+    def taken(number: Tensor) -> Number:
+        """A number that comes in."""
+        return number
+
     def _theta_parts(self) -> Callable[[], Any]:
         state, snapshot = self._state, cache(self._state.kept_parameters)
         self._snapshot = snapshot
@@ -263,6 +269,16 @@ class KeptConjugate(DeviceConjugate):
 
     def line(self, plan: Plan) -> DeviceLine:
         return self._line_from(self._snapshot(), plan, self._state.place_for_points())
+
+
+class FormulaConjugate(KeptConjugate):
+    """The same, and one kernel decides: its numbers are formulas."""
+
+    vector = FormulaVector
+    taken = staticmethod(formula)
+
+    def _phi_0(self, loss: Tensor | float | None) -> Number:
+        return formula(super()._phi_0(loss))
 
 
 def _known(numbers: Mapping[str, Number | None]) -> dict[str, Number]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from cgq.engine.direction import Direction, Outcome, Plan
-from cgq.rules.scalars import Number, as_tensor, choose
+from cgq.rules.scalars import Number, as_tensors, choose, finite_or_zero
 from cgq.rules.watch import Watch
 from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
@@ -24,11 +24,11 @@ class DeviceDirection(Direction):
     vector = DeviceVector
 
     @abstractmethod
-    def withhold(self, lost: Tensor) -> None:
+    def withhold(self, lost: Number) -> None:
         """Go nowhere if the batch is `lost`, which the host does not read."""
 
     @abstractmethod
-    def move_unless(self, lost: Tensor, plan: Plan) -> None:
+    def move_unless(self, lost: Number, plan: Plan) -> None:
         """Take the plan's trial, unless the batch is `lost`."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class DeviceDirection(Direction):
         plan = plan._replace(trial=choose(lost, 0.0, plan.trial))
         # All of them tensors: of a float and a tensor torch makes another quotient than the host.
         # But not the last, a length: nobody asks for it here.
-        return Plan(*(as_tensor(number, device) for number in plan[:-1])), line
+        return Plan(*as_tensors(device, *plan[:-1])), line
 
     def watched_step(self, loss: Tensor | float, watch: Watch) -> Outcome | None:
         """Where the loss alarms the watch the device stays: the host will search two steps later.
@@ -64,9 +64,9 @@ class DeviceDirection(Direction):
 
     def _followed(self, plan: Plan, limit: Number = math.inf) -> Outcome:
         """Move by the plan's trial, unless it is not finite or the loss is above the limit."""
-        lost, trial = plan.nil != 0.0, plan.trial.nan_to_num_(nan=0.0, posinf=0.0)
+        lost, trial = plan.nil != 0.0, finite_or_zero(plan.trial)
         if isinstance(limit, Tensor) or limit < math.inf:
-            trial = trial.masked_fill_(as_tensor(plan.loss, trial.device) > limit, 0.0)
+            trial = choose(plan.loss > limit, 0.0, trial)
         plan = plan._replace(trial=trial)
         self.move_unless(lost, plan)
         numbers = {
@@ -98,7 +98,7 @@ def recorded_plan(
     return Plan(*(recording.results[name] for name in names))
 
 
-def clear(layout: Layout, vector: Buffer, lost: Tensor) -> None:
+def clear(layout: Layout, vector: Buffer, lost: Number) -> None:
     """Make it zero where `lost` is true."""
     at_once = one_pass.serves(layout)
     for block in vector.blocks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from cgq.rules.scalars import Number, choose, least
+from cgq.rules.scalars import Number, choose, least, quotient
 
 FIRST_TRIAL = 0.1  # γ starts at min(0.1, ceiling / 3)
 DECAY = 0.8  # and shrinks by this factor ...
@@ -37,7 +37,7 @@ class TrialDecay(NamedTuple):
 
 def first_trial(probe: float | None, ceiling: Number) -> Number:
     """γ before it decays: `probe`, or min(0.1, ceiling / 3)."""
-    return least(FIRST_TRIAL, ceiling / 3.0) if probe is None else least(probe, ceiling)
+    return least(FIRST_TRIAL, quotient(ceiling, 3.0)) if probe is None else least(probe, ceiling)
 
 
 def promising_trial(trial: Number, slope: Number, loss: Number) -> Number:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
+
+from cgq.rules.scalars import Number, choose, is_finite, least
 
 
 class Vector(Protocol):
@@ -30,6 +31,7 @@ class Rule(Protocol):
 def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·(g - h) / h·h.
 
+    >>> import torch
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
     >>> polak_ribiere(g, h, p)
     tensor(0.7500)
@@ -40,6 +42,7 @@ def polak_ribiere(g: Vector, h: Vector, p: Vector, /) -> Any:
 def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·g / h·h.
 
+    >>> import torch
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
     >>> fletcher_reeves(g, h, p)
     tensor(1.2500)
@@ -50,6 +53,7 @@ def fletcher_reeves(g: Vector, h: Vector, p: Vector, /) -> Any:
 def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·(g - h) / p·(g - h).
 
+    >>> import torch
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
     >>> hestenes_stiefel(g, h, p)
     tensor(1.5000)
@@ -60,6 +64,7 @@ def hestenes_stiefel(g: Vector, h: Vector, p: Vector, /) -> Any:
 def dai_yuan(g: Vector, h: Vector, p: Vector, /) -> Any:
     """β = g·g / p·(g - h).
 
+    >>> import torch
     >>> g, h, p = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]), torch.tensor([-2.0, 0.0])
     >>> dai_yuan(g, h, p)
     tensor(2.5000)
@@ -71,18 +76,19 @@ OURS: tuple[Rule, ...] = polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_y
 """Those of which it is known that they read no number on the host."""
 
 
-def bounded(beta: Tensor | float, max_momentum: float) -> Tensor | float:
+def bounded(beta: Number, max_momentum: float) -> Number:
     """β' = min(max(0, β), β_max), and 0 where β is not finite.
 
     >>> [bounded(beta, 0.8) for beta in (-1.0, 0.5, 2.0, float("nan"), float("inf"))]
     [0.0, 0.5, 0.8, 0.0, 0.0]
     """
-    if isinstance(beta, Tensor):
-        return torch.where(beta.isfinite(), beta.clamp(0.0, max_momentum), 0.0)
+    if not isinstance(beta, (int, float)):
+        positive = choose(beta > 0.0, beta, 0.0)
+        return choose(is_finite(beta), least(positive, max_momentum), 0.0)
     return min(max(0.0, beta), max_momentum) if math.isfinite(beta) else 0.0
 
 
-def momentum_of(rule: Rule, g: Vector, h: Vector, p: Vector, max_momentum: float) -> Tensor | float:
+def momentum_of(rule: Rule, g: Vector, h: Vector, p: Vector, max_momentum: float) -> Number:
     """The bounded momentum a rule asks for."""
     try:
         return bounded(rule(g, h, p), max_momentum)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import Number, as_tensor
+from cgq.rules.scalars import Number, as_tensor, as_tensors
 from cgq.vectors.layout import Layout
 
 BLOCK, WARPS = 1024, 4  # elements that a program takes, and how: as is fastest on an H200
@@ -44,8 +44,9 @@ def combine(
 ) -> None:
     """out ← kept·θ + Σ factor·vector of at most two terms; None: all of θ."""
     device = out.device
-    (x, a), (y, b) = [*((v, as_tensor(f, device)) for v, f in terms), *2 * [(out, None)]][:2]
-    kept = None if kept is None else as_tensor(kept, device)
+    vectors, factors = [v for v, _ in terms], [f for _, f in terms]
+    kept, a, b = _tensors(device, kept, *[*factors, None, None][:2])
+    x, y = [*vectors, out, out][:2]
     _launch(
         _kernels(device).combine, out.numel(), out, theta, kept, x, a, y, b,
         KEPT=kept is not None, TERMS=len(terms),
@@ -53,7 +54,7 @@ def combine(
 
 
 def remember_and_move(
-    p: Tensor, h: Tensor | None, r: Tensor, scale: float, beta: Tensor, lost: Tensor,
+    p: Tensor, h: Tensor | None, r: Tensor, scale: float, beta: Number, lost: Number,
     out: Tensor, theta: Tensor | None, kept: Number | None, from_r: Number | None, from_p: Number,
 ) -> None:  # fmt: skip
     """p ← scale·r + βp, h ← scale·r and out ← kept·θ + from_r·scale·r + from_p·p.
@@ -61,16 +62,17 @@ def remember_and_move(
     Without h or θ where there is none. Where the batch is lost, nothing is written.
     """
     device = out.device
-    numbers = [None if n is None else as_tensor(n, device) for n in (kept, from_r, from_p)]
+    beta, lost, *numbers = _tensors(device, beta, lost, kept, from_r, from_p)
     _launch(
-        _kernels(device).remember_and_move, p.numel(), p, h, r, scale, as_tensor(beta, device), lost,
+        _kernels(device).remember_and_move, p.numel(), p, h, r, scale, beta, lost,
         theta, out, *numbers, HAS_H=h is not None, FROM_THETA=theta is not None,
         KEPT=kept is not None, FROM_R=from_r is not None,
     )  # fmt: skip
 
 
-def clear(vector: Tensor, lost: Tensor) -> None:
+def clear(vector: Tensor, lost: Number) -> None:
     """Make it zero where `lost` is true."""
+    lost = lost if isinstance(lost, Tensor) else as_tensor(lost, vector.device)
     _launch(_kernels(vector.device).clear, vector.numel(), vector, lost)
 
 
@@ -86,6 +88,12 @@ def products(vectors: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> lis
     )  # fmt: skip
     totals = sums[: max(places) + 1].sum(1, dtype=torch.float64).unbind()
     return [totals[place] for place in places]
+
+
+def _tensors(device: torch.device, *numbers: Number | None) -> list[Any]:
+    """The numbers that there are, on the device."""
+    tensors = iter(as_tensors(device, *(number for number in numbers if number is not None)))
+    return [None if number is None else next(tensors) for number in numbers]
 
 
 def _launch(kernel: Any, size: int, *arguments: Any, **constants: Any) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cgq.rules.scalars import Number, scalar_dtype, times
+from cgq.rules.scalars import Number, scalar_dtype, stacked, times
 from cgq.vectors import one_pass
+from cgq.vectors.formula import formula
 from cgq.vectors.layout import Layout
 
 # So much is multiplied at a time: it is still in the cache when the next product asks for it.
@@ -92,6 +93,19 @@ class DeviceVector(Vector):
 
     def _total(self, dots: list[Any]) -> Number:
         return torch.stack(dots).sum() if len(dots) > 1 else dots[0]
+
+
+class FormulaVector(DeviceVector):
+    """A vector whose products are formulas."""
+
+    @staticmethod
+    def _dots_of(pairs: Sequence[tuple[Vector, Vector]]) -> list[list[Any]]:
+        return [list(map(formula, dots)) for dots in DeviceVector._dots_of(pairs)]
+
+    def _total(self, dots: list[Any]) -> Number:
+        if len(dots) <= 2:
+            return Vector._total(self, dots)
+        return formula(stacked(self.layout.device, *dots).sum())  # in the order of the others'
 
 
 def share_products(
