@@ -40,7 +40,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
     def _new_residual(self) -> Residual:
         """In the scratch vector: the gradients' own memory must not be cleared."""
         state, layout, blocks = self._state, self.layout, self._gathered.blocks
-        if blocks[0].data_ptr() != state.scratch.blocks[0].data_ptr():
+        if [*map(Tensor.data_ptr, blocks)] != [*map(Tensor.data_ptr, state.scratch.blocks)]:
             torch._foreach_copy_(state.scratch.blocks, blocks)
         values = layout.values()
         for group, members in layout.sections:

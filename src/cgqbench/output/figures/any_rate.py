@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     LineSearch is shown by its averaged weights, where there are any. The axis ends a little above
     the loss of guessing: what is higher is a triangle at the edge, and what diverged a cross.
     """
-    bases = _bases(comparison)
+    bases, alike = _bases(comparison), _bases(with_shared_seeds(comparison))
     columns = min(2, len(bases))
     rows = -(-len(bases) // columns)
     figure, axes = canvas(rows, columns, (9.0, 1.7 + 2.6 * rows), sharex=True, sharey=True)
@@ -81,7 +81,7 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     axes[0].set(xscale="log", xlim=(min(rates) / 2, max(rates) * 2))
     for axis, (name, base) in zip(axes, bases.items(), strict=False):
         title(axis, METHODS[name].label if name in METHODS else name)
-        note(axis, steadiness(base.searched, ours))
+        note(axis, steadiness(alike[name].searched, ours))
         if chance is not None:
             axis.axhline(chance, **_GUESSING)
         _line(axis, base.alone, AVERAGED, _AVERAGED)
@@ -109,6 +109,26 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
         lines.append(f"×: seeds diverged: {', '.join(words)}")
     heading(figure, *lines)
     return saved(figure, path)
+
+
+def with_shared_seeds(comparison: Comparison) -> Comparison:
+    """Of LineSearch those runs whose seeds were run at every rate: others differ by their seeds.
+
+    All of them where no seed was.
+    """
+    seeds = [
+        {run.header["seed"] for run in runs}
+        for method, runs in comparison.methods.items()
+        if method.partition(":")[0] == SEARCH
+    ]
+    shared = set.intersection(*seeds) if seeds else set()
+    if not shared:
+        return comparison
+    methods = {
+        method: [run for run in runs if run.header["seed"] in shared] or runs
+        for method, runs in comparison.methods.items()
+    }
+    return replace(comparison, methods=methods)
 
 
 def steadiness(searched: Rates, metric: str) -> str:
