@@ -81,7 +81,9 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     axes[0].set(xscale="log", xlim=(min(rates) / 2, max(rates) * 2))
     for axis, (name, base) in zip(axes, bases.items(), strict=False):
         title(axis, METHODS[name].label if name in METHODS else name)
-        note(axis, steadiness(alike[name].searched, ours))
+        words = steadiness(alike[name].searched, ours)
+        lost = any(entry.diverged for entry in base.searched.values())
+        note(axis, f"{words}, × left out" if words and lost else words)
         if chance is not None:
             axis.axhline(chance, **_GUESSING)
         _line(axis, base.alone, AVERAGED, _AVERAGED)
@@ -103,10 +105,10 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     legend(figure, _handles(bases, ours, chance))
     notes = [*spread_notes(comparison, "whiskers"), *["▲: above the axis"] * bool(high)]
     lines = [f"Test loss at any base rate: {comparison.title}", "; ".join(notes)]
-    lost = [one for base in bases.values() for one in base.entries if one.diverged]
-    if lost:
-        words = [f"{one.label} ({one.diverged} of {one.seeds})" for one in lost]
-        lines.append(f"×: seeds diverged: {', '.join(words)}")
+    gone = [one for base in bases.values() for one in base.entries if one.diverged]
+    if gone:
+        named = [f"{one.label} ({one.diverged} of {one.seeds})" for one in gone]
+        lines.append(f"×: seeds diverged: {', '.join(named)}")
     heading(figure, *lines)
     return saved(figure, path)
 
@@ -143,9 +145,7 @@ def steadiness(searched: Rates, metric: str) -> str:
     off = max(abs(mean - median) for mean in found) / median
     # Rounded up: "at most 0.00 %" would be more than is known.
     hundredths = max(1, math.ceil(1e4 * off))
-    words = f"LineSearch: at most {hundredths / 100:.2f} % from its median, {shown_loss(median)}"
-    lost = any(entry.diverged for entry in searched.values())
-    return f"{words}, × left out" if lost else words
+    return f"LineSearch: at most {hundredths / 100:.2f} % from its median, {shown_loss(median)}"
 
 
 def _bases(comparison: Comparison) -> dict[str, Base]:
