@@ -38,6 +38,8 @@ RUNS_CODE = {
 EXCEPTIONS = {
     # It saves the state of rivals that cannot be loaded otherwise, and loads what it just saved.
     ROOT / "benchmarks" / "correctness.py",
+    # It compiles kernels whose text it makes itself, of fixed forms and of numbers by their bits.
+    ROOT / "src" / "cgq" / "vectors" / "formula.py",
     # It is asked to train the networks of a checkout, so it runs their definitions.
     ROOT / "benchmarks" / "strangers.py",
 }

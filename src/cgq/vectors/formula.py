@@ -161,7 +161,7 @@ def _exactly(number: float) -> str:
 
 @cache
 def _compiled(source: str) -> Any:
-    """The kernel of a source text; Triton asks for it as for a file's."""
+    """The kernel of a source text, all of it made here; Triton asks for it as for a file's."""
     name = f"<numbers {hash(source)}>"
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
     space: dict[str, Any] = {"__name__": "cgq.vectors.formula"}
