@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_records import landscape as landscape_file
 from made_records import row, training, write
+from made_sweeps import keeping
 from PIL import Image
 
 from cgqbench.analysis.comparison import comparisons
@@ -17,7 +18,9 @@ from cgqbench.output.figures import (
     ablation_probability,
     dynamics,
     every_figure,
+    has_times,
     landscape,
+    over_time,
     run_time,
 )
 from cgqbench.output.figures.canvas import DPI
@@ -31,7 +34,7 @@ def ink(path, width=9.0):
     """The share of the picture that is not white; its width must be as asked."""
     with Image.open(path) as image:
         assert image.format == "PNG"
-        assert image.size[0] == round(width * DPI)
+        assert width is None or image.size[0] == round(width * DPI)
         return float((np.asarray(image.convert("L")) < 250).mean())
 
 
@@ -89,6 +92,49 @@ def test_run_time_needs_times(tmp_path):
     write(tmp_path / "none", training(0, 2, 0.2, 97.0))
     with pytest.raises(ValueError, match=r"times\.jsonl"):
         run_time(only(tmp_path / "none"), tmp_path / "time.png")
+
+
+def test_over_time_each_method_is_at_its_own_seconds(tmp_path, monkeypatch):
+    two_methods(tmp_path)
+    path = over_time(only(tmp_path), tmp_path / "time.png")
+    assert ink(path, None) > 0.02
+    assert {rgb("sgd"), rgb("cgq")} <= colours(path)
+    kept = keeping(monkeypatch, "over_time")
+    over_time(only(tmp_path), path)
+    for axis in kept[-1].axes:
+        drawn = [line for line in axis.get_lines() if len(line.get_xdata())]
+        assert [list(line.get_xdata()) for line in drawn] == [[2, 4, 6, 8], [3, 6, 9, 12]]
+        assert axis.get_xlim()[0] == 0.0
+
+
+def test_over_time_of_runs_that_diverged_or_stopped_at_once(tmp_path):
+    diverged = [row(1, train_loss=2.3, test_accuracy=10.0)]
+    write(tmp_path, diverged, end="diverged", method="pal", epochs=4, times=[1.0])
+    write(tmp_path, training(0, 4, 0.2, 97.0), times=[1.0] * 4)
+    write(
+        tmp_path, training(0, 4, 0.2, 97.0)[:2], end=None, method="cgq", epochs=4, times=[1.0, 2.0]
+    )
+    assert has_times(only(tmp_path))
+    assert ink(over_time(only(tmp_path), tmp_path / "time.png"), None) > 0.01
+
+
+def test_over_time_only_where_all_ran_on_one_machine_with_times(tmp_path):
+    two_methods(tmp_path / "one")
+    assert has_times(only(tmp_path / "one"))
+    write(tmp_path / "alone", training(0, 4, 0.2, 97.0), times=[1.0] * 4)
+    assert not has_times(only(tmp_path / "alone"))
+    two_methods(tmp_path / "untimed")
+    write(tmp_path / "untimed", training(0, 4, 0.2, 97.0), method="adam")
+    assert not has_times(only(tmp_path / "untimed"))
+    two_methods(tmp_path / "two")
+    write(
+        tmp_path / "two",
+        training(0, 4, 0.2, 97.0),
+        method="adam",
+        times=[1.0] * 4,
+        hardware="Another",
+    )
+    assert not has_times(only(tmp_path / "two"))
 
 
 def test_ablation_over_momentum(tmp_path):
@@ -192,6 +238,7 @@ def test_every_figure_that_the_records_allow(tmp_path):
     assert [path.name for path in written] == [
         "figure3c-mnist-mlp.png",
         "table1-mnist-mlp-dynamics.png",
+        "table1-mnist-mlp-time.png",
         "table1-mnist-mlp-run_time.png",
         "landscape-mnist-mlp-cgq-2pt-seed-0.png",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +56,20 @@ def dynamics(comparison: Comparison, path: Path) -> Path:
         if scale == "log" and positive(means):
             axis.set_yscale("log")
         for method, line in drawn.items():
-            _draw(axis, line, style[method], method in lost)
+            draw(axis, line, style[method], diverged=method in lost)
         if axis.get_yscale() == "log":
             plain_decades(axis.yaxis)
         if all(line.empty for line in drawn.values()):
             no_values(axis, axis.yaxis)
         if metric == "test_accuracy":
-            _focus_accuracy(axis)
+            focus_accuracy(axis)
     for axis in axes[2:]:
         axis.set_xlabel("epoch")
     names = {method: plain(brief(comparison.labels[method])) for method in methods}
     legend(
         figure,
         [
-            axes[0].plot([], [], **_stroke(style[method]), label=names[method])[0]
+            axes[0].plot([], [], **stroke(style[method]), label=names[method])[0]
             for method in methods
         ],
     )
@@ -93,12 +94,20 @@ def _round(power: int) -> tuple[int, int, int]:
     return 10**power, 2 * 10**power, 5 * 10**power
 
 
-def _draw(axis: Axes, line: Curve, style: Style, diverged: bool) -> None:
+def draw(
+    axis: Axes,
+    line: Curve,
+    style: Style,
+    *,
+    diverged: bool,
+    places: Sequence[float] | None = None,
+) -> None:
+    """A curve with its spread, at these places; None: at its epochs."""
     if line.empty:
         return
     mean, spread = numbers(line.mean), np.nan_to_num(numbers(line.spread))
-    epochs = np.arange(1, len(mean) + 1)
-    axis.plot(epochs, mean, **_stroke(style))
+    epochs = np.arange(1, len(mean) + 1) if places is None else np.asarray(places)
+    axis.plot(epochs, mean, **stroke(style))
     low = mean - spread
     if axis.get_yscale() == "log":
         # A spread wider than the mean has no lower edge on this scale: it ends at a tenth.
@@ -108,7 +117,7 @@ def _draw(axis: Axes, line: Curve, style: Style, diverged: bool) -> None:
         axis.plot(epochs[-1:], mean[-1:], "x" if diverged else "o", color=style.colour, ms=5)
 
 
-def _focus_accuracy(axis: Axes) -> None:
+def focus_accuracy(axis: Axes, name: str = PANELS["test_accuracy"][0]) -> None:
     """Show the upper part: the first epochs and failures would flatten everything of interest."""
     heights = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
     heights = [height[np.isfinite(height)] for height in heights]
@@ -122,9 +131,10 @@ def _focus_accuracy(axis: Axes) -> None:
     cut = math.floor(floor - margin)
     axis.set_ylim(max(bottom - 0.3, cut), min(100.3, top + 0.12 * margin + 0.2))
     if bottom < cut:
-        title(axis, f"Test accuracy (%), axis cut at {cut}")
+        title(axis, f"{name}, axis cut at {cut}")
 
 
-def _stroke(style: Style) -> dict[str, Any]:
+def stroke(style: Style) -> dict[str, Any]:
+    """How the lines of a method look."""
     dash = (0, style.dash) if style.dash else "solid"
     return {"color": style.colour, "linestyle": dash, "linewidth": 1.7}

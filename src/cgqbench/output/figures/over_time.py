@@ -1,0 +1,79 @@
+"""How training went over time: a method that takes longer for a step has to be worth it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.costs import machines_of
+from cgqbench.analysis.curves import Curve, curve, seconds
+from cgqbench.analysis.measures import averaged, judged_by
+from cgqbench.output.figures.canvas import (
+    brief,
+    canvas,
+    heading,
+    legend,
+    plain,
+    plain_decades,
+    positive,
+    saved,
+    spread_notes,
+    title,
+)
+from cgqbench.output.figures.dynamics import PANELS, draw, focus_accuracy, stroke
+from cgqbench.output.palette import styles
+
+
+def has_times(comparison: Comparison) -> bool:
+    """Whether the seconds of every method are known, and are those of one machine."""
+    groups = [group for group in comparison.methods.values() if any(run.epochs for run in group)]
+    return len(groups) > 1 and all(map(seconds, groups)) and len(machines_of(comparison.runs)) == 1
+
+
+def over_time(comparison: Comparison, path: Path) -> Path:
+    """Train loss, and what the runs are judged by, over the seconds of training.
+
+    The latter of the averaged weights too, where every method has them: in a panel of its own.
+    """
+    quality = judged_by(row for run in comparison.runs for row in run.epochs)
+    metrics = ["train_loss", quality]
+    drawn = {metric: _curves(comparison, metric) for metric in [*metrics, averaged(quality)]}
+    if all(not line.empty for line in drawn[averaged(quality)].values()):
+        metrics.append(averaged(quality))
+    figure, axes = canvas(1, len(metrics), (4.5 * len(metrics), 4.1))
+    style = styles(comparison.methods)
+    for axis, metric in zip(axes, metrics, strict=True):
+        name, scale = PANELS[metric if metric in PANELS else quality]
+        name += ", averaged weights" * (metric not in PANELS)
+        title(axis, name)
+        lines = drawn[metric]
+        means = (value for line in lines.values() for value in line.mean if value is not None)
+        if scale == "log" and positive(means):
+            axis.set_yscale("log")
+        for method, line in lines.items():
+            runs = comparison.methods[method]
+            lost = all(run.diverged for run in runs)
+            places = seconds(runs)[: len(line.mean)]
+            shown = replace(line, mean=line.mean[: len(places)], spread=line.spread[: len(places)])
+            draw(axis, shown, style[method], diverged=lost, places=places)
+        if axis.get_yscale() == "log":
+            plain_decades(axis.yaxis)
+        if scale == "linear":
+            focus_accuracy(axis, name)
+        axis.set_xlabel("seconds of training")
+        axis.set_xlim(left=0.0)
+    names = {method: plain(brief(comparison.labels[method])) for method in comparison.methods}
+    handles = [
+        axes[0].plot([], [], **stroke(style[method]), label=name)[0]
+        for method, name in names.items()
+    ]
+    legend(figure, handles)
+    (machine,) = machines_of(comparison.runs)
+    notes = [*spread_notes(comparison, "shaded"), machine]
+    heading(figure, f"{comparison.title}, over time", "; ".join(notes))
+    return saved(figure, path)
+
+
+def _curves(comparison: Comparison, metric: str) -> dict[str, Curve]:
+    return {method: curve(group, metric) for method, group in comparison.methods.items()}
