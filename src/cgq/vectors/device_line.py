@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -55,34 +55,28 @@ class DeviceLine(Line):
 
 
 def _combine(layout: Layout, combination: Combination, start: Buffer, point: Buffer) -> None:
-    at_once = one_pass.serves(layout) and len(combination.terms) <= 2
+    move = one_pass.combine if one_pass.serves(layout) else _in_several_passes
     for index, span in enumerate(layout.spans):
-        out, theta = point.parts[index], start.parts[index]
-        if at_once:
-            kept, terms = combination.kept[span.group], combination.terms
-            one_pass.combine(
-                out,
-                theta,
-                None if _is(kept, 1.0) else kept,
-                [
-                    (vector.parts[index], factors[span.group])
-                    for vector, factors in terms
-                    if not _is(factors[span.group], 0.0)
-                ],
-            )
-            continue
-        wide = torch.promote_types(out.dtype, torch.float32)
-        total = out if wide == out.dtype else out.to(wide)  # so that it is rounded once
-        if not _is(combination.kept[span.group], 1.0):
-            kept = _factor(combination.kept[span.group], total)
-            theta = torch.mul(theta.to(wide), kept, out=total)
-        for vector, factors in combination.terms:
-            if not _is(factors[span.group], 0.0):
-                factor = _factor(factors[span.group], total)
-                moved = vector.parts[index].to(wide)
-                theta = torch.addcmul(theta.to(wide), moved, factor, out=total)
-        if theta is not out:
-            out.copy_(theta)
+        kept = combination.kept[span.group]
+        terms = [
+            (vector.parts[index], factors[span.group])
+            for vector, factors in combination.terms
+            if not _is(factors[span.group], 0.0)
+        ]
+        move(point.parts[index], start.parts[index], None if _is(kept, 1.0) else kept, terms)
+
+
+def _in_several_passes(
+    out: Tensor, theta: Tensor, kept: Number | None, terms: Sequence[tuple[Tensor, Number]]
+) -> None:
+    wide = torch.promote_types(out.dtype, torch.float32)
+    total = out if wide == out.dtype else out.to(wide)  # so that it is rounded once
+    if kept is not None:
+        theta = torch.mul(theta.to(wide), _factor(kept, total), out=total)
+    for vector, factor in terms:
+        theta = torch.addcmul(theta.to(wide), vector.to(wide), _factor(factor, total), out=total)
+    if theta is not out:
+        out.copy_(theta)
 
 
 def _is(number: Number, value: float) -> bool:
