@@ -55,6 +55,15 @@ def test_a_run_is_dead_if_it_ended_no_better_than_guessing(tmp_path, loss, end, 
     assert dead(read_run(path)) is wanted
 
 
+@pytest.mark.parametrize(
+    ("losses", "wanted"),
+    [({"test_loss": 2.4}, True), ({"test_loss": 2.4, "average_test_loss": 2.0}, False)],
+)
+def test_a_run_is_alive_if_any_of_its_weights_know_more_than_guessing(tmp_path, losses, wanted):
+    path = write(tmp_path, [row(1, train_loss=2.3, **losses)])
+    assert dead(read_run(path)) is wanted
+
+
 def test_deaths_are_counted_among_the_seeds_that_ended(tmp_path):
     named = {"experiment": "safety", "dataset": "cifar10", "network": "vgg16", "epochs": 2}
     method = {"method": "search:max_relative_step=0.015", "label": "LineSearch"}
@@ -98,7 +107,7 @@ def test_untuned_against_the_best_of_a_sweep(tmp_path):
     problem = "Python source / GPT-1M, 6 epochs"
     # 1.47 is 2 % below 1.5; a rate of which a seed diverged is no rival.
     assert texts(table) == (
-        (problem, "LineSearch, 1 seed", "1.600", "1.470", *tuned, "2.0 % better"),
+        (problem, "LineSearch, 1 seed", "1.600", "1.470", *tuned, "2.0 % better", "–"),
         (
             problem,
             "LineSearch max_relative_step=0.01, 1 seed",
@@ -106,6 +115,7 @@ def test_untuned_against_the_best_of_a_sweep(tmp_path):
             "1.515",
             *tuned,
             "1.0 % worse",
+            "–",
         ),
     )
 
@@ -114,12 +124,12 @@ def test_accuracies_are_compared_in_points_and_without_averages_too(tmp_path):
     cell(tmp_path, "sweep_images", "sgd_cosine:lr=0.1", 0.2, 0.2, (91.3, 91.1), **RESNET)
     cell(tmp_path, "sweep_images", "search", 0.4, 0.3, (84.0, 90.9), **RESNET)
     (line,) = texts(made(tmp_path, against_tuned))
-    assert line[-1] == "0.40 points worse"
+    assert line[-2] == "0.40 points worse"
     assert line[2:4] == ("84.00", "90.90")
     cell(tmp_path / "bare", "sweep_images", "sgd_cosine:lr=0.1", 0.2, None, (91.3, None), **RESNET)
     cell(tmp_path / "bare", "sweep_images", "search", 0.2, None, (92.3, None), **RESNET)
     (line,) = texts(made(tmp_path / "bare", against_tuned))
-    assert line[-3:] == ("91.30 (SGD + cosine lr=0.1, 1 seed)", "–", "1.00 points better")
+    assert line[-4:-1] == ("91.30 (SGD + cosine lr=0.1, 1 seed)", "–", "1.00 points better")
 
 
 def test_untuned_runs_that_failed_are_named(tmp_path):
@@ -127,7 +137,16 @@ def test_untuned_runs_that_failed_are_named(tmp_path):
     cell(tmp_path, "sweep_long", "search", None, epochs=24)
     (line,) = texts(made(tmp_path, against_tuned))
     assert line[1] == "LineSearch, 1 seed, 1 diverged"
-    assert line[-1] == "–"
+    assert line[-2] == "–"
+
+
+def test_the_passes_of_a_step_are_told(tmp_path):
+    named = {"experiment": "sweep", "dataset": "stdlib", "network": "gpt1m"}
+    write(tmp_path, [row(1, test_loss=1.5), row(2, test_loss=1.4)], method="adamw:lr=0.1", **named)
+    rows = [row(1, test_loss=1.5, passes=1.5), row(2, test_loss=1.4, passes=1.1)]
+    write(tmp_path, rows, method="search", **named)
+    (line,) = texts(made(tmp_path, against_tuned))
+    assert line[-1] == "1.30"
 
 
 def test_a_difference_too_small_to_show_is_level():

@@ -11,6 +11,7 @@ from cgqbench.tasks.data.image_sets import SOURCES
 from cgqbench.tasks.data.text import VOCABULARY
 from cgqbench.tasks.zoo import MEMBERS, ZOO
 
+LOSSES = "train_loss", "test_loss", "average_test_loss"
 MARGIN = 0.01
 """What a living run must be below guessing by, as a share."""
 
@@ -36,13 +37,14 @@ def chance_loss(header: Line) -> float | None:
 def dead(run: Run) -> bool:
     """Whether a run ended and came to nothing.
 
-    It diverged, or the train loss L of its last epoch shows that it only guessed:
+    It diverged, or all losses L of its last epoch show that it only guessed, those of the train set
+    and of the test set, by its final and its averaged weights:
 
         L ≥ 0.99 H
     """
     if run.end is None:
         return False
-    chance = chance_loss(run.header)
-    loss = run.epochs[-1].get("train_loss") if run.epochs else None
-    guessed = chance is not None and loss is not None and loss >= (1 - MARGIN) * chance
-    return run.diverged or guessed
+    chance, last = chance_loss(run.header), run.epochs[-1] if run.epochs else {}
+    known = [loss for name in LOSSES if (loss := last.get(name)) is not None]
+    guessed = chance is not None and all(loss >= (1 - MARGIN) * chance for loss in known)
+    return run.diverged or (bool(known) and guessed)

@@ -64,13 +64,15 @@ def cgq(
     search_prob: float = 1.0,
     smoothing: float = 0.0,
     watched: bool = False,
+    takes_descent: bool = False,
 ) -> Optimizer:
     """CGQ and sCGQ; the momentum rule and the fit by name, `lr` None for no ceiling.
 
-    The paper's sCGQ is not watched: a high loss does not make it search.
+    The paper's sCGQ is not watched: a high loss does not make it search. `takes_descent`: a trial
+    at the relative ceiling is taken if it lowers the loss, as LineSearch does.
     """
     return CGQ(
-        [{"params": trained(model), "watched": watched}],
+        [{"params": trained(model), "watched": watched, "descent_suffices": takes_descent}],
         lr=math.inf if lr is None else lr,
         max_relative_step=max_relative_step,
         momentum=_named(momentum, RULES, "momentum") if isinstance(momentum, str) else momentum,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cgqbench.analysis.comparison import Comparison, several
+from cgqbench.analysis.costs import passes
 from cgqbench.analysis.measures import averaged, best, difference, judged_by, shown_with_spread
 from cgqbench.analysis.summary import Entry, summary
 from cgqbench.output.table import Column, Table, TableCell, plain_row
+from cgqbench.records.reading import Run
 
 SWEEPS = ("sweep", "sweep_long", "sweep_images")
 COLUMNS = (
     *("problem", "LineSearch", "final", "averaged"),
-    *("best tuned, final", "best tuned, averaged", "difference"),
+    *("best tuned, final", "best tuned, averaged", "difference", "passes a step"),
 )
 
 
@@ -32,7 +34,8 @@ def against_tuned(compared: Sequence[Comparison]) -> Table | None:
         "Test accuracy (%), or else test loss, after the last epoch. Best tuned: the best mean of "
         "all rates and schedules whose seeds all finished, whatever the number of seeds, so that "
         "luck is on the tuned side. Difference: LineSearch's average against the better of the two "
-        "tuned.",
+        "tuned. Passes a step: LineSearch's; one is forward and backward, each further one is "
+        "forward only.",
     )
 
 
@@ -56,7 +59,13 @@ def _rows(comparison: Comparison) -> Iterator[tuple[TableCell, ...]]:
             _value(entry, average),
             *(_best_words(one, metric) for metric, one in bests.items()),
             "–" if ours is None else difference(final, ours.mean, target),
+            _passes(comparison.methods[entry.method]),
         )
+
+
+def _passes(runs: Sequence[Run]) -> str:
+    found = passes(runs)
+    return "–" if found is None else f"{found:.2f}"
 
 
 def _best(tuned: Sequence[Entry], metric: str) -> Entry | None:
