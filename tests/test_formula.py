@@ -88,6 +88,25 @@ def test_rules_give_the_same() -> None:
         assert bool(same(*answers).all())
 
 
+def test_a_loss_that_the_host_knows_makes_the_same_trial() -> None:
+    """Torch multiplies a float by the reciprocal of a tensor: another number than the quotient."""
+    torch.manual_seed(2)
+    for loss, slope in torch.randn(50, 2, dtype=torch.float64).abs().tolist():
+        on_device, steep = number(-40.0 * slope), formula(number(-40.0 * slope))
+        trials = [
+            promising_trial(0.1, on_device, loss),
+            promising_trial(0.1, on_device, number(loss)),
+            promising_trial(0.1, steep, formula(number(loss))),
+        ]
+        clear = [
+            clear_trial(1e-9, on_device, loss, 1.0),
+            clear_trial(1e-9, on_device, number(loss), 1.0),
+            clear_trial(1e-9, steep, formula(number(loss)), 1.0),
+        ]
+        for each in (trials, clear):
+            assert len({value.item() for value in as_tensors(DEVICE, *each)}) == 1
+
+
 def test_a_formula_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[str] = []
     compiled = formulas._compiled

@@ -5,6 +5,7 @@ Triton is large, and only a GPU has a use for it; so these run where it is insta
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from typing import Any
@@ -16,6 +17,7 @@ from test_accelerator import as_accelerator
 from test_recording import Again
 from torch import Tensor
 
+from cgq import CGQ
 from cgq.vectors import one_pass
 
 if torch.cuda.is_available():
@@ -43,7 +45,7 @@ def number(value: float) -> Tensor:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_products(size: int, count: int) -> None:
     given = vectors(size, count)
     pairs = [(a, b) for a in range(count) for b in range(count)]
@@ -53,6 +55,56 @@ def test_products(size: int, count: int) -> None:
         assert product.item() == pytest.approx(exact, rel=1e-5, abs=1e-4)
         (alone,) = one_pass.products([given[a], given[b]], [(0, 1)])
         assert alone.item() == product.item()  # asked for alone or with others: the same bits
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64])
+def test_products_whatever_torch_makes_by_default(default: torch.dtype) -> None:
+    given = [300.0 * vector for vector in vectors(5000, 2)]
+    expected = one_pass.products(given, [(0, 0), (0, 1)])
+    torch.set_default_dtype(default)
+    try:
+        found = one_pass.products(given, [(0, 0), (0, 1)])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [each.item() for each in found] == [each.item() for each in expected]
+
+
+def test_resume_with_clipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which products are asked for at once is not known after loading; bits must not show it."""
+    as_accelerator(monkeypatch)
+
+    def made() -> tuple[torch.nn.Module, CGQ]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1))
+        first, *others = model.parameters()
+        groups = [{"params": [first], "lr": 10.0}, {"params": others, "lr": 5.0}]
+        return model, CGQ(groups, max_relative_step=0.01)
+
+    def trained(model: torch.nn.Module, optimizer: CGQ, steps: range) -> None:
+        for number in steps:
+            torch.manual_seed(number)
+            inputs = torch.randn(16, 5)
+
+            def closure(backward: bool) -> Tensor:
+                loss = (model(inputs) - inputs[:, :1]).square().mean()
+                if backward:
+                    loss.backward()
+                    with optimizer.clipping():
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                return loss.detach()
+
+            optimizer.step(closure)
+
+    whole, resumed = made(), made()
+    trained(*whole, range(6))
+    first = made()
+    trained(*first, range(4))
+    resumed[0].load_state_dict(first[0].state_dict())
+    resumed[1].load_state_dict(copy.deepcopy(first[1].state_dict()))
+    trained(*resumed, range(4, 6))
+    torch.testing.assert_close(
+        list(resumed[0].parameters()), list(whole[0].parameters()), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)

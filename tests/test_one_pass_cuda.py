@@ -42,8 +42,8 @@ def test_they_are_used_here() -> None:
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("size", SIZES)
 def test_products(size: int, shift: int) -> None:
-    given = vectors(size, 4, shift)
-    pairs = [(a, b) for a in range(4) for b in range(4)]
+    given = vectors(size, 5, shift)
+    pairs = [(a, b) for a in range(5) for b in range(5)]
     for (a, b), product in zip(pairs, one_pass.products(given, pairs), strict=True):
         exact = torch.dot(given[a].double(), given[b].double()).item()
         scale = given[a].norm().item() * given[b].norm().item()

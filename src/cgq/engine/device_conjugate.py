@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -59,7 +59,11 @@ class DeviceConjugate(DeviceDirection, Conjugate):
         return lambda: (state.own_memory() or snapshot()).parts
 
     def _loss_gradient(self, unclipped: list[Tensor] | None, dots: Dots) -> Vector | None:
-        return None if unclipped is None else super()._loss_gradient(unclipped, dots)
+        """In a vector of its own: sums are taken in one order only where all lie alike."""
+        if unclipped is None:
+            return None
+        gathered = cache(partial(self.layout.gathered, unclipped))
+        return self._named("f", dots, lambda: gathered().parts, self.sign)
 
     def unsearched_step(self, loss: Tensor | float | None, limit: Number = math.inf) -> Outcome:
         """As every direction; where such a step has come often enough, all of it at once."""

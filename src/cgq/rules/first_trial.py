@@ -53,7 +53,7 @@ def promising_trial(trial: Number, slope: Number, loss: Number) -> Number:
     """
     # As a product: a quotient of infinities, or by zero, is none.
     binds = (loss > 0.0) & (-slope * trial > 2.0 * loss)
-    return choose(binds, 2.0 * loss / choose(slope < 0.0, -slope, 1.0), trial)
+    return choose(binds, quotient(2.0 * loss, choose(slope < 0.0, -slope, 1.0)), trial)
 
 
 def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) -> Number:
@@ -64,5 +64,5 @@ def clear_trial(trial: Number, slope: Number, noise: Number, ceiling: Number) ->
     >>> clear_trial(0.1, slope=-1.0, noise=0.05, ceiling=0.3)
     0.2
     """
-    needed = least(CLEAR * noise / choose(slope < 0.0, -slope, math.inf), ceiling)
+    needed = least(quotient(CLEAR * noise, choose(slope < 0.0, -slope, math.inf)), ceiling)
     return choose(needed > trial, needed, trial)

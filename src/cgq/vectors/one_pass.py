@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,17 +12,27 @@ from cgq.rules.scalars import Number, as_tensor, as_tensors
 from cgq.vectors.layout import Layout
 
 BLOCK, WARPS = 1024, 4  # elements that a program takes, and how: as is fastest on an H200
-MOST = 4  # vectors that are multiplied in one pass
+MOST = 5  # vectors that are multiplied in one pass: a plan asks for no more
 PAIRS = MOST * (MOST + 1) // 2
 
 
-@cache
+_found: dict[torch.device, Any] = {}
+
+
 def _kernels(device: torch.device) -> Any:
     """Triton's kernels; None where it is missing or cannot compile (it needs a C compiler)."""
+    # Within a capture none can be loaded: that is no reason to do without them for good.
+    captures = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if device not in _found and not captures:
+        _found[device] = _tried(device)
+    return _found.get(device)
+
+
+def _tried(device: torch.device) -> Any:
+    number = torch.zeros(1, dtype=torch.float32, device=device)
     try:
         from cgq.vectors import triton_kernels as kernels
 
-        number = torch.zeros(1, device=device)
         _launch(kernels.clear, 1, number, number.bool())
     except Exception:  # whatever a compiler may raise
         return None
@@ -32,11 +41,8 @@ def _kernels(device: torch.device) -> Any:
 
 def serves(layout: Layout) -> bool:
     """Whether vectors of these parameters can be handled here: of float32, on one CUDA device."""
-    return layout.is_single and layout.device.type == "cuda" and _is_present(layout.device)
-
-
-def _is_present(device: torch.device) -> bool:
-    return _kernels(device) is not None
+    on_cuda = layout.is_single and layout.device.type == "cuda"
+    return on_cuda and _kernels(layout.device) is not None
 
 
 def combine(
@@ -77,11 +83,12 @@ def clear(vector: Tensor, lost: Number) -> None:
 
 
 def products(vectors: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """The inner products of these pairs of up to four vectors, in float64."""
+    """The inner products of these pairs of up to five vectors, in float64."""
     size, device = vectors[0].numel(), vectors[0].device
     places = [max(pair) * (max(pair) + 1) // 2 + min(pair) for pair in pairs]
     programs = -(-size // BLOCK)
-    sums = torch.empty(PAIRS, programs, device=device)  # of which the others hold anything
+    # Of these, pairs that are not asked for hold anything.
+    sums = torch.empty(PAIRS, programs, dtype=torch.float32, device=device)
     _launch(
         _kernels(device).products, size, sums, *[*vectors, *MOST * [None]][:MOST],
         VECTORS=len(vectors), PAIRS=sum({1 << place for place in places}),
@@ -101,5 +108,10 @@ def _launch(kernel: Any, size: int, *arguments: Any, **constants: Any) -> None:
     if size:  # on the device of the vectors: Triton launches on the current one
         with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
             kernel[(-(-size // BLOCK),)](
-                *arguments, size, BLOCK=BLOCK, num_warps=WARPS, **constants
+                *arguments,
+                size,
+                BLOCK=BLOCK,
+                num_warps=WARPS,
+                enable_fp_fusion=True,
+                **constants,
             )

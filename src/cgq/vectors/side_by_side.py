@@ -42,8 +42,8 @@ def join(parameters: Sequence[Tensor]) -> None:
     """Move parameters next to each other in memory, if that leaves all of them aligned.
 
     On an accelerator the optimizers of this package find out, and single kernels serve all
-    parameters. Nothing else changes. Call it once the model is on its device, before the optimizer
-    is made.
+    parameters. Nothing else changes, but for the last bits on a GPU. Call it once the model is on
+    its device, before the optimizer is made.
 
     >>> model = torch.nn.Linear(4, 4)
     >>> join(list(model.parameters()))

@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def _inside(size, BLOCK: tl.constexpr):
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     return places, places < size
 
 
@@ -83,9 +83,9 @@ def _keep(sums, PAIR: tl.constexpr, x, y):
 
 @triton.jit
 def products(
-    sums, a, b, c, d, size, VECTORS: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr
+    sums, a, b, c, d, e, size, VECTORS: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Parts of the inner products of up to four vectors, of which PAIRS has the bits."""
+    """Parts of the inner products of up to five vectors, of which PAIRS has the bits."""
     places, inside = _inside(size, BLOCK)
     first = tl.load(a + places, mask=inside, other=0.0)
     if PAIRS & 1:
@@ -114,3 +114,15 @@ def products(
             _keep(sums, 8, third, fourth)
         if PAIRS & 512:
             _keep(sums, 9, fourth, fourth)
+    if VECTORS > 4:
+        fifth = tl.load(e + places, mask=inside, other=0.0)
+        if PAIRS & 1024:
+            _keep(sums, 10, first, fifth)
+        if PAIRS & 2048:
+            _keep(sums, 11, second, fifth)
+        if PAIRS & 4096:
+            _keep(sums, 12, third, fifth)
+        if PAIRS & 8192:
+            _keep(sums, 13, fourth, fifth)
+        if PAIRS & 16384:
+            _keep(sums, 14, fifth, fifth)

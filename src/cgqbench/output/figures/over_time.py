@@ -39,10 +39,11 @@ def over_time(comparison: Comparison, path: Path) -> Path:
     quality = judged_by(row for run in comparison.runs for row in run.epochs)
     metrics = ["train_loss", quality]
     drawn = {metric: _curves(comparison, metric) for metric in [*metrics, averaged(quality)]}
-    if all(not line.empty for line in drawn[averaged(quality)].values()):
+    known = [method for method, line in drawn[quality].items() if not line.empty]
+    if known and all(not drawn[averaged(quality)][method].empty for method in known):
         metrics.append(averaged(quality))
     figure, axes = canvas(1, len(metrics), (4.5 * len(metrics), 4.1))
-    style = styles(comparison.methods)
+    style, gone = styles(comparison.methods), set()
     for axis, metric in zip(axes, metrics, strict=True):
         name, scale = PANELS[metric if metric in PANELS else quality]
         name += ", averaged weights" * (metric not in PANELS)
@@ -53,7 +54,8 @@ def over_time(comparison: Comparison, path: Path) -> Path:
             axis.set_yscale("log")
         for method, line in lines.items():
             runs = comparison.methods[method]
-            lost = all(run.diverged for run in runs)
+            if lost := all(run.diverged for run in runs):
+                gone.add(method)
             places = seconds(runs)[: len(line.mean)]
             shown = replace(line, mean=line.mean[: len(places)], spread=line.spread[: len(places)])
             draw(axis, shown, style[method], diverged=lost, places=places)
@@ -70,7 +72,8 @@ def over_time(comparison: Comparison, path: Path) -> Path:
     ]
     legend(figure, handles)
     (machine,) = machines_of(comparison.runs)
-    notes = [*spread_notes(comparison, "shaded"), machine]
+    lost_notes = ["×: every seed diverged"] * bool(gone)
+    notes = [*spread_notes(comparison, "shaded"), *lost_notes, machine]
     heading(figure, f"{comparison.title}, over time", "; ".join(notes))
     return saved(figure, path)
 
