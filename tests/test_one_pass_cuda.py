@@ -105,6 +105,7 @@ def test_nothing_waits_for_the_device() -> None:
         run.step()
     with no_waiting():
         run.step()
+    assert run.is_recorded
 
 
 def test_a_device_that_is_not_the_current_one() -> None:

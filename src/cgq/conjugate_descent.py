@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from cgq.engine.conjugate import Conjugate
-from cgq.engine.device_conjugate import DeviceConjugate
 from cgq.engine.direction import Outcome
 from cgq.engine.geometry import GroupShare, group_shares
 from cgq.engine.messages import CAPPED, LOWERED
@@ -22,6 +21,7 @@ from cgq.engine.options import (
     refuse_strays,
     with_group,
 )
+from cgq.engine.recorded_conjugate import RecordedConjugate
 from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import earned_ceiling
 from cgq.engine.state import DirectionState, renewed
@@ -109,7 +109,7 @@ class ConjugateDescent(SearchOptimizer):
         if objective is None and not ceiling and state.is_first_and_idle(grads):
             state.fresh.clear()  # not a step: so distributed checkpoints ask for a first state
             return None
-        kind = Conjugate if state.layout.on_host else DeviceConjugate
+        kind = Conjugate if state.layout.on_host else RecordedConjugate
         direction = kind(
             state,
             grads,

@@ -1,9 +1,8 @@
-"""The conjugate direction on an accelerator; on CUDA a step along it is few launches."""
+"""The conjugate direction on an accelerator: nothing is read that the host would wait for."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -11,19 +10,16 @@ import torch
 from torch import Tensor
 
 from cgq.engine.conjugate import Conjugate
-from cgq.engine.device_direction import DeviceDirection, clear, recorded_plan
-from cgq.engine.direction import Outcome, Plan
+from cgq.engine.device_direction import DeviceDirection, clear
+from cgq.engine.direction import Plan
 from cgq.engine.geometry import along
 from cgq.engine.state import Residual
-from cgq.rules.momentum import OURS
 from cgq.rules.scalars import Number, choose
 from cgq.vectors import one_pass
 from cgq.vectors.device_line import DeviceLine
-from cgq.vectors.formula import formula
 from cgq.vectors.layout import Buffer
 from cgq.vectors.line import Combination
-from cgq.vectors.products import Dots, FormulaVector, Vector
-from cgq.vectors.recording import Recording
+from cgq.vectors.products import Dots, Vector
 
 
 class DeviceConjugate(DeviceDirection, Conjugate):
@@ -64,106 +60,6 @@ class DeviceConjugate(DeviceDirection, Conjugate):
             return None
         gathered = cache(partial(self.layout.gathered, unclipped))
         return self._named("f", dots, lambda: gathered().parts, self.sign)
-
-    def unsearched_step(self, loss: Tensor | float | None, limit: Number = math.inf) -> Outcome:
-        """As every direction; where such a step has come often enough, all of it at once."""
-        outcome = self._replayed(loss, limit)
-        return super().unsearched_step(loss, limit) if outcome is None else outcome
-
-    def _replayed(self, loss: Tensor | float | None, limit: float) -> Outcome | None:
-        """The step as a recording; None: it is still to be taken."""
-        state, before, recording = self._state, self._before, self._state.unsearched
-        if not self._may_record(recording):
-            return None
-        numbers = self._numbers_of(loss) | {
-            "average": before["average"] or None,
-            "limit": None if limit == math.inf else limit,
-        }
-        kept = self._kept()
-
-        def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-            direction, limit = kept(now), now.get("limit", math.inf)
-            step = DeviceDirection.unsearched_step(direction, now.get("loss"), limit)
-            seen = {} if step.loss is None else {"loss": step.loss}
-            return {**step.numbers, **seen, "lost": step.skipped}
-
-        if not recording.done(self._key, _known(numbers), work):
-            return None
-        state.squares = None  # nobody here knows whose they are
-        results = recording.handed_out()
-        lost, seen = results.pop("lost") != 0.0, results.pop("loss", None)
-        return Outcome(results, seen, lost)
-
-    def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
-        state, recording = self._state, self._state.outset
-        if self._unclipped is not None or not self._may_record(recording):
-            return None
-        numbers = self._numbers_of(loss) | {"trial_scale": self._before["trial_scale"]}
-        kept, key, spans = self._kept(), (*self._key, error), len(self.layout.spans)
-        squares = [f"square {index}" for index in range(spans)]
-        # Whether they are known is part of the key: it is to be the same in every step.
-        known = self._dots.get(("h", "h")) if self._options.search_prob >= 1.0 else None
-        if known is not None:
-            numbers |= dict(zip(squares, known, strict=True))
-
-        def begun(now: Mapping[str, Tensor]) -> tuple[Plan, DeviceLine, dict[str, Number]]:
-            direction = kept(now)
-            if known is not None:
-                direction._dots["h", "h"] = [direction.taken(now[name]) for name in squares]
-            plan, line = direction.begun(now["loss"], error)
-            return plan, line, dict(zip(squares, direction._dots["g", "g"], strict=True))
-
-        plan = recorded_plan(recording, key, _known(numbers), begun)
-        state.squares = None  # only of a batch that will be remembered are they known
-        if plan is None:
-            return None
-        self._dots["g", "g"] = [recording.results[name] for name in squares]
-        self._residual = self._in_scratch
-        return plan, self._line_from(state.start, plan, state.place_for_points())
-
-    def _may_record(self, recording: Recording) -> bool:
-        momentum = self._options.momentum
-        may_read = callable(momentum) and not any(momentum is rule for rule in OURS)
-        return self.ranks is None and not may_read and recording.is_possible
-
-    @property
-    def _key(self) -> tuple[object, ...]:
-        """All that the host decides about a recording, but for its numbers."""
-        state, gathered = self._state, self._gathered
-        state.own_memory()  # which finds out where they are
-        places = None if gathered is state.scratch else state.gradients.places
-        return state.parameters.places, places, tuple(self._shares), self._options
-
-    def _numbers_of(self, loss: Tensor | float | None) -> dict[str, Number]:
-        return {
-            "beta": self._before["beta"],
-            "direction_bound": self._before["direction_bound"],
-            "ceiling": self._max_step,
-            "rho": self._rho,
-            "loss": loss,
-        }
-
-    def _kept(self) -> Callable[[Mapping[str, Tensor]], KeptConjugate]:
-        """Makes such a direction, by other numbers, in memory that stays."""
-        state, gathered, shares, options = self._state, self._gathered, self._shares, self._options
-
-        def kept(now: Mapping[str, Tensor]) -> KeptConjugate:
-            state.squares = None  # a later step may not know them
-            kind = FormulaConjugate if one_pass.serves(state.layout) else KeptConjugate
-            taken = {name: kind.taken(number) for name, number in now.items()}
-            return kind(
-                state,
-                gathered.views,
-                None,
-                shares,
-                taken["ceiling"],
-                taken.get("rho"),
-                options=options,
-                ranks=None,
-                before={"average": 0.0, **taken},
-            )
-
-        return kept
 
     def line(self, plan: Plan) -> DeviceLine:
         """The points θ + α·(a·r + b·p)."""
@@ -256,34 +152,3 @@ class DeviceConjugate(DeviceDirection, Conjugate):
 
     def _number(self, value: Number) -> Number:
         return value
-
-
-class KeptConjugate(DeviceConjugate):
-    """The same with all its vectors in memory that stays, for a recording."""
-
-    @staticmethod
-    def taken(number: Tensor) -> Number:
-        """A number that comes in."""
-        return number
-
-    def _theta_parts(self) -> Callable[[], Any]:
-        state, snapshot = self._state, cache(self._state.kept_parameters)
-        self._snapshot = snapshot
-        return lambda: (state.own_memory() or snapshot()).parts
-
-    def line(self, plan: Plan) -> DeviceLine:
-        return self._line_from(self._snapshot(), plan, self._state.place_for_points())
-
-
-class FormulaConjugate(KeptConjugate):
-    """The same, and one kernel decides: its numbers are formulas."""
-
-    vector = FormulaVector
-    taken = staticmethod(formula)
-
-    def _phi_0(self, loss: Tensor | float | None) -> Number:
-        return formula(super()._phi_0(loss))
-
-
-def _known(numbers: Mapping[str, Number | None]) -> dict[str, Number]:
-    return {name: number for name, number in numbers.items() if number is not None}

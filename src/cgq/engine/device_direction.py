@@ -34,9 +34,9 @@ class DeviceDirection(Direction):
     @abstractmethod
     def line(self, plan: Plan) -> DeviceLine: ...
 
-    @abstractmethod
     def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
         """As `begun`, and moved to the first trial, as a recording; None: nothing was done."""
+        return None
 
     def begun(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine]:
         """What a search starts from, in tensors, and its line."""

@@ -59,6 +59,8 @@ class Formula(Deferred):
 
     def __pow__(self, exponent: float) -> Formula:
         forms = {0.5: "tl.sqrt({0})", 2.0: "{0} * {0}"}
+        if exponent not in forms:
+            raise NotImplementedError(f"No form for the power {exponent}: add it to Formula.")
         return Formula(forms[exponent], self)
 
     def __neg__(self) -> Formula:

@@ -43,7 +43,8 @@ def over_time(comparison: Comparison, path: Path) -> Path:
     if known and all(not drawn[averaged(quality)][method].empty for method in known):
         metrics.append(averaged(quality))
     figure, axes = canvas(1, len(metrics), (4.5 * len(metrics), 4.1))
-    style, gone = styles(comparison.methods), set()
+    methods, style = comparison.methods, styles(comparison.methods)
+    lost = {method for method, runs in methods.items() if all(run.diverged for run in runs)}
     for axis, metric in zip(axes, metrics, strict=True):
         name, scale = PANELS[metric if metric in PANELS else quality]
         name += ", averaged weights" * (metric not in PANELS)
@@ -53,27 +54,24 @@ def over_time(comparison: Comparison, path: Path) -> Path:
         if scale == "log" and positive(means):
             axis.set_yscale("log")
         for method, line in lines.items():
-            runs = comparison.methods[method]
-            if lost := all(run.diverged for run in runs):
-                gone.add(method)
-            places = seconds(runs)[: len(line.mean)]
+            places = seconds(methods[method])[: len(line.mean)]
             shown = replace(line, mean=line.mean[: len(places)], spread=line.spread[: len(places)])
-            draw(axis, shown, style[method], diverged=lost, places=places)
+            draw(axis, shown, style[method], diverged=method in lost, places=places)
         if axis.get_yscale() == "log":
             plain_decades(axis.yaxis)
         if scale == "linear":
             focus_accuracy(axis, name)
         axis.set_xlabel("seconds of training")
         axis.set_xlim(left=0.0)
-    names = {method: plain(brief(comparison.labels[method])) for method in comparison.methods}
+    names = {method: plain(brief(comparison.labels[method])) for method in methods}
     handles = [
         axes[0].plot([], [], **stroke(style[method]), label=name)[0]
         for method, name in names.items()
     ]
     legend(figure, handles)
     (machine,) = machines_of(comparison.runs)
-    lost_notes = ["×: every seed diverged"] * bool(gone)
-    notes = [*spread_notes(comparison, "shaded"), *lost_notes, machine]
+    gone = ["×: every seed diverged"] * bool(lost)
+    notes = [*spread_notes(comparison, "shaded"), *gone, machine]
     heading(figure, f"{comparison.title}, over time", "; ".join(notes))
     return saved(figure, path)
 
