@@ -82,7 +82,7 @@ def ceilings(compared: Sequence[Comparison], path: Path) -> Path:
     Four lines: with the search and without it, of the averaged weights and of the final ones. A
     seed that died or diverged is a cross at the worse edge, and in no mean.
     """
-    figure, axes = canvas(1, len(compared), (max(9.0, 3.7 * len(compared)), 4.4))
+    figure, axes = canvas(1, len(compared), (max(9.0, 4.2 * len(compared)), 4.4))
     lost: list[str] = []
     cut = False
     for axis, comparison in zip(axes, compared, strict=True):
