@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from wrapped_run import Run
 
 from cgq import LineSearch, QuadraticSearch, Search, Start
-from cgq.rules.trust import SAFE, Trust
-from cgq.rules.trust_region import LARGE_OUTPUTS, NEWS, Region, straightness
+from cgq.rules.trust import PATIENCE, SAFE, Trust
+from cgq.rules.trust_region import FAMILIAR, LARGE_OUTPUTS, LEAP, NEWS, Region, straightness
 
 RHO = 0.005
 
@@ -41,8 +41,18 @@ def after(
     fade: float = 1.0,
     age: float = 0.0,
     apart: int = 1,
+    rate: float = math.nan,
+    searches: int = 1000,
+    plateau: float = 0.0,
+    recent: float = 0.0,
 ) -> Region:
-    trust = Trust(losses=losses, earned=earned)
+    trust = Trust(
+        losses=losses,
+        earned=earned,
+        searches=searches,
+        plateau_loss=plateau,
+        recent_loss=recent,
+    )
     for number in range(count):
         region = region.after(
             trial(share, taken),
@@ -53,6 +63,7 @@ def after(
             rho=rho,
             fade=fade,
             age=age,
+            rate=rate,
         )
     return region
 
@@ -79,7 +90,15 @@ def test_where_nothing_was_promised_no_line_was_measured(
     search = Search(1.0, slope, 0.0, steps, (1.0,) * len(steps), 0.1, accepted=True, capped=False)
     assert math.isnan(straightness(search))
     region = Region().after(
-        search, math.nan, math.nan, steps=0, trust=Trust(), rho=RHO, fade=1.0, age=0.0
+        search,
+        math.nan,
+        math.nan,
+        steps=0,
+        trust=Trust(),
+        rho=RHO,
+        fade=1.0,
+        age=0.0,
+        rate=math.nan,
     )
     assert region == Region()
 
@@ -204,9 +223,59 @@ def test_a_trial_that_failed_and_then_a_level_one_is_a_failure() -> None:
         rejected=True,
     )
     region = judged(0.002, 0.2)
-    narrower = region.after(search, 0.2, 0.4, steps=0, trust=Trust(), rho=RHO, fade=1.0, age=0.0)
+    narrower = region.after(
+        search, 0.2, 0.4, steps=0, trust=Trust(), rho=RHO, fade=1.0, age=0.0, rate=math.nan
+    )
     assert narrower.radius == pytest.approx(0.0014)
     assert narrower.straightness < 0.7
+
+
+def test_a_rate_that_nothing_confirms_stays_near_those_that_are_known() -> None:
+    """As a gradient vanishes, the same length asks for a higher and higher rate."""
+    region = after(Region(), FAMILIAR, rate=0.01, losses=FAMILIAR, searches=FAMILIAR)
+    assert (region.known_rate, region.radius) == (0.01, SAFE)
+    unit = SAFE / 0.01
+    for _ in range(4):
+        unit /= 10.0
+        region = after(region, 1, rate=region.radius / unit, losses=PATIENCE)
+        assert region.radius / unit == pytest.approx(LEAP * 0.01)
+    waited = after(region, 1, rate=region.radius / unit, losses=2 * PATIENCE)
+    assert waited.radius / unit == pytest.approx(min(1.2, 2.0) * LEAP * 0.01)  # by and by
+    assert waited.known_rate == 0.01
+
+
+def test_a_rate_is_known_where_the_loss_falls_or_batches_surely_agree() -> None:
+    region = after(Region(), FAMILIAR, rate=0.01, losses=FAMILIAR, searches=FAMILIAR)
+    falls = after(region, 1, rate=7.0, plateau=2.0, recent=1.9, earned=2 * SAFE)
+    assert (falls.known_rate, falls.radius) == (7.0, SAFE)
+    hardly = after(region, 1, rate=7.0, plateau=2.0, recent=1.95)
+    assert (hardly.known_rate, hardly.radius) == (0.01, pytest.approx(SAFE * 2 * LEAP * 0.01 / 7.0))
+    agreed = after(region, 20, rate=7.0, agreement=0.3, noise=0.1)
+    assert agreed.known_rate == 7.0
+    by_chance = after(region, 20, rate=7.0, agreement=0.1, noise=0.1)
+    assert (by_chance.certainty > 2.0, by_chance.known_rate) == (True, 0.01)
+    lower = after(falls, 1, rate=0.5, plateau=2.0, recent=1.0)
+    assert lower.known_rate == 7.0
+
+
+@pytest.mark.parametrize("rate", [math.nan, 0.0])
+def test_a_rate_that_is_not_known_bounds_nothing(rate: float) -> None:
+    assert after(Region(), 50, rate=rate, agreement=0.3).radius == pytest.approx(RHO)
+
+
+@pytest.mark.parametrize("lr", [1e-5, 1.0])
+def test_a_vanishing_gradient_makes_no_rate_endless(lr: float) -> None:
+    """Batches that agree on nothing, and whose gradients become ten thousand times smaller."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(50, dtype=torch.float64))
+    optimizer = LineSearch(torch.optim.SGD([weight], lr=lr, momentum=0.9))
+    rates = []
+    for step in range(400):
+        noise = torch.randn(50, dtype=torch.float64) * 10 ** (-step / 100)
+        optimizer.step(lambda noise=noise: 2.0 + 0.01 * noise @ weight)
+        rates.append(optimizer.param_groups[0]["step_size"])
+    assert max(rates) < 2.0 * LEAP * max(rates[:FAMILIAR])
+    assert rates[-1] > 0.0
 
 
 def test_no_number_of_failures_closes_it() -> None:
@@ -241,11 +310,15 @@ def test_a_search_lost_in_the_noise_leaves_the_word_to_the_next_batch() -> None:
     )
     region, trust = Region(), Trust(losses=100)
     for steps in range(60):
-        region = region.after(lost, 0.2, 0.4, steps=steps, trust=trust, rho=RHO, fade=1.0, age=0.0)
+        region = region.after(
+            lost, 0.2, 0.4, steps=steps, trust=trust, rho=RHO, fade=1.0, age=0.0, rate=math.nan
+        )
     assert (region.straightness, region.lines) == (0.8, 0)
     assert region.radius == pytest.approx(RHO)
     for steps in range(60, 160):
-        region = region.after(lost, -0.1, 0.4, steps=steps, trust=trust, rho=RHO, fade=1.0, age=0.0)
+        region = region.after(
+            lost, -0.1, 0.4, steps=steps, trust=trust, rho=RHO, fade=1.0, age=0.0, rate=math.nan
+        )
     assert region.radius == SAFE
 
 

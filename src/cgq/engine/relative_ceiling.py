@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.evaluation.precision import rounding
+from cgq.rules.search import Search
 from cgq.rules.trust import Trust, fading
 from cgq.rules.trust_region import Region
 from cgq.vectors.layout import Layout
@@ -58,6 +60,7 @@ class RelativeCeiling(NamedTuple):
             rho=self.rho,
             fade=fade,
             age=age,
+            rate=_rate(outcome.search, groups),
         )
         for group in groups:
             group.update(region._asdict())
@@ -66,3 +69,11 @@ class RelativeCeiling(NamedTuple):
         """By how much ρ has faded, and how many times `full_steps` the run has taken."""
         steps = group["steps"]
         return fading(steps, self.full_steps), steps / self.full_steps
+
+
+def _rate(search: Search, groups: Groups) -> float:
+    """The base's rate, before any schedule, for a step as long as the first trial: the ceiling."""
+    if not search.trial_steps:
+        return math.nan
+    full = max(float(group["full_lr"]) for group in groups)
+    return search.trial_steps[0] * float(groups[0]["lift"]) * full

@@ -114,10 +114,19 @@ class Trust(NamedTuple):
 
     def _earned(self) -> float:
         waited = SAFE * max(1.0, self.losses / PATIENCE)
+        return max(waited, EARNED * self.fallen)
+
+    @property
+    def fallen(self) -> float:
+        """By what share the recent loss is below that of the beginning; 0 before that is known."""
         if self.losses < BEGINNING or not self.plateau_loss:
-            return waited
-        fallen = (self.plateau_loss - self.recent_loss) / abs(self.plateau_loss)
-        return max(waited, EARNED * fallen)
+            return 0.0
+        return (self.plateau_loss - self.recent_loss) / abs(self.plateau_loss)
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether it is by enough to earn more than what a run begins with."""
+        return EARNED * self.fallen > 2.0 * SAFE
 
     @property
     def share_is_settled(self) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cgq.rules.search import Search
-from cgq.rules.trust import SAFE, Trust, moving_mean
+from cgq.rules.trust import PATIENCE, SAFE, Trust, moving_mean
 
 NEWS = 0.2  # agreement is a mean over about the last five searches ...
 LINE_NEWS = 0.1  # ... and straightness over the last ten
-SURE = 2.0  # standard errors
+SURE, PROOF = 2.0, 4.0  # standard errors: in hundreds of searches, chance alone has two
 UNMEASURED = 0.8  # a line that was not measured yet is straight enough to go on, not to go far
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
 USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
@@ -25,6 +25,8 @@ FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
 QUICK, FURTHER = 1.0, 0.25
 WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
+FAMILIAR = 10  # searches, at first, whose rates are known
+LEAP = 3.0  # times a known rate: so far a run goes where nothing tells that it is well
 
 
 class Region(NamedTuple):
@@ -37,6 +39,8 @@ class Region(NamedTuple):
     noise, as on the plateau a plain VGG starts from, a step's length has to be earned by a falling
     loss.
 
+    What neither confirms may be long in the weights, but not in the rate: see `_familiar`.
+
     *Straightness* is what a trial brought of what the slope promised, (φ(0) - φ(γ))/(γ|φ'(0)|):
     1 on a straight line, ½ at a parabola's minimum, 0 where nothing is gained.
 
@@ -44,7 +48,8 @@ class Region(NamedTuple):
     >>> straight = Search(1.0, -1.0, 0.0, (0.1,), (0.9,), 0.1, accepted=True, capped=True)
     >>> for step in range(20):
     ...     region = region.after(
-    ...         straight, 0.1, 0.2, steps=step, trust=trust, rho=0.005, fade=1.0, age=0.05)
+    ...         straight, 0.1, 0.2, steps=step, trust=trust, rho=0.005, fade=1.0, age=0.05,
+    ...         rate=0.1)
     >>> round(region.radius, 4)
     0.0258
     """
@@ -61,6 +66,8 @@ class Region(NamedTuple):
     lines: int = 0
     judged_at: int = 0
     """The number of steps at the last search."""
+    known_rate: float = 0.0
+    """The longest rate at which batches agreed or the loss fell, or with which the run began."""
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Region:
@@ -109,13 +116,16 @@ class Region(NamedTuple):
         rho: float,
         fade: float,
         age: float,
+        rate: float,
     ) -> Region:
         """After a search; `agreement` is NaN where nothing is known of the step before.
 
-        ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
+        ρ·fade is the ceiling now, `age` how many times `full_steps` the run has taken, and `rate`
+        the base's rate at which its update is as long as the ceiling was; NaN: not known.
         """
         straight = straightness(search)
         judged = self._judged(straight, agreement, own_agreement)._replace(judged_at=steps)
+        judged = judged._knowing(rate, trust)
         if straight < 0.0 and search.step_size < search.trial_steps[0]:
             least = min(SAFE / 2.0, rho * fade)
             return judged._replace(radius=max(SHORTER * self.radius, least))
@@ -128,7 +138,26 @@ class Region(NamedTuple):
             new = max(new, judged._grown(rho, age))
         elif judged.certainty < -SURE or judged.straightness < BENT:
             new = min(new, max(earned, NARROWER * radius))
-        return judged._replace(radius=min(new, max(earned, _widest(rho, age))))
+        widest = min(max(earned, _widest(rho, age)), judged._familiar(rate, trust, rho, fade, age))
+        return judged._replace(radius=min(new, widest))
+
+    def _knowing(self, rate: float, trust: Trust) -> Region:
+        """Knowing this rate, if all is well with it."""
+        proven = self.certainty > PROOF or trust.has_fallen
+        if not rate > self.known_rate or not (proven or trust.searches <= FAMILIAR):
+            return self
+        return self._replace(known_rate=rate)
+
+    def _familiar(self, rate: float, trust: Trust, rho: float, fade: float, age: float) -> float:
+        """How wide it may be without a rate that is far beyond what is known.
+
+        Where a gradient vanishes, as on the plateau of a plain VGG, a step of the same relative
+        length has a rate that grows without end; along that way units go dark.
+        """
+        if not rate > 0.0 or not self.known_rate:
+            return math.inf
+        leap = LEAP * max(1.0, trust.losses / PATIENCE)
+        return self.ceiling(rho, fade, age) * leap * self.known_rate / rate
 
     def _judged(self, straight: float, agreement: float, own: float) -> Region:
         """With what was measured now."""
