@@ -278,6 +278,22 @@ def test_a_vanishing_gradient_makes_no_rate_endless(lr: float) -> None:
     assert rates[-1] > 0.0
 
 
+@pytest.mark.parametrize("rho", [0.002, RHO, 3 * RHO])
+def test_what_the_usual_ceiling_would_earn_is_kept_where_lines_are_bent(rho: float) -> None:
+    """And no more: beyond it a bent line, or a batch that disagrees, narrows a higher ceiling."""
+    usual = min(rho, RHO)
+    assert after(Region(rho), 200, share=0.4, earned=1.0, rho=rho).radius == pytest.approx(usual)
+    disagreed = after(Region(rho), 200, share=0.6, agreement=-0.3, earned=1.0, rho=rho)
+    assert disagreed.radius == pytest.approx(usual)
+
+
+def test_beyond_the_usual_only_a_straight_line_is_followed() -> None:
+    half_bent = after(Region(), 200, share=0.6, earned=1.0, rho=3 * RHO)
+    assert RHO <= half_bent.radius < 1.2 * RHO
+    straight = after(Region(), 200, share=0.7, earned=1.0, rho=3 * RHO)
+    assert straight.radius == pytest.approx(3 * RHO)
+
+
 def test_no_number_of_failures_closes_it() -> None:
     assert after(Region(), 1000, share=-1.0, taken=False).radius == SAFE / 2
     assert after(Region(1e-4), 1, share=-1.0, taken=False, rho=1e-6).radius == 0.7e-4

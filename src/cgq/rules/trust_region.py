@@ -130,14 +130,16 @@ class Region(NamedTuple):
             least = min(SAFE / 2.0, rho * fade)
             return judged._replace(radius=max(SHORTER * self.radius, least))
         earned, radius = judged.earned(trust, rho, fade), self.radius
+        sure = _usual(earned, rho)
         if radius < earned:  # not while trials mostly climb: the next one would too
-            new = min(earned, WIDER * radius) if judged.straightness > 0.0 else radius
+            least_straight = 0.0 if radius < sure else STRETCHES[0]
+            new = min(earned, WIDER * radius) if judged.straightness > least_straight else radius
         else:  # fade from where growth has led
             new = max(earned, radius * math.sqrt((self.judged_at + 1) / (steps + 1)))
         if judged._may_grow(trust):
             new = max(new, judged._grown(rho, age))
         elif judged.certainty < -SURE or judged.straightness < BENT:
-            new = min(new, max(earned, NARROWER * radius))
+            new = min(new, max(sure, NARROWER * radius))
         widest = min(max(earned, _widest(rho, age)), judged._familiar(rate, trust, rho, fade, age))
         return judged._replace(radius=min(new, widest))
 
@@ -200,6 +202,15 @@ class Region(NamedTuple):
 def _share(value: float, none: float, all_of_it: float) -> float:
     """How far the value is from where nothing begins to where all is reached, within 0 and 1."""
     return min(1.0, max(0.0, (value - none) / (all_of_it - none)))
+
+
+def _usual(earned: float, rho: float) -> float:
+    """What is left of an earned ceiling where lines are bent: no more than the usual ρ would earn.
+
+    >>> _usual(0.005, rho=0.005), round(_usual(0.012, rho=0.015), 4), _usual(0.0005, rho=0.015)
+    (0.005, 0.004, 0.0005)
+    """
+    return max(min(earned, SAFE), earned * min(1.0, USUAL / rho))
 
 
 def _widest(rho: float, age: float) -> float:
