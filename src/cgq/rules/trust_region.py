@@ -26,7 +26,7 @@ QUICK, FURTHER = 1.0, 0.25
 WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
 FAMILIAR = 10  # searches, at first, whose rates are known
-LEAP = 3.0  # times a known rate: so far a run goes where nothing tells that it is well
+LEAP = 1.5  # times a known rate: so far a run goes where nothing tells that it is well
 
 
 class Region(NamedTuple):
@@ -205,7 +205,7 @@ def _share(value: float, none: float, all_of_it: float) -> float:
 
 
 def _usual(earned: float, rho: float) -> float:
-    """What is left of an earned ceiling where lines are bent: no more than the usual ρ would earn.
+    """What is left of an earned ceiling where lines are bent: all of the usual one, less of more.
 
     >>> _usual(0.005, rho=0.005), round(_usual(0.012, rho=0.015), 4), _usual(0.0005, rho=0.015)
     (0.005, 0.004, 0.0005)
