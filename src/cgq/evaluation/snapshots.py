@@ -46,13 +46,14 @@ class Snapshot:
         self._containers: list[tuple[Any, Any]] = []
         self._seen = set(map(id, without))
         self._tensors: list[Tensor] = []
+        self._empty: list[dict[Any, Any]] = []  # as most modules' buffers are
         for place in places:
-            if type(place) is dict and not place:  # as most modules' buffers
-                self._containers.append((place, {}))
+            if type(place) is dict and not place:
+                self._empty.append(place)
             else:
                 self._note(place)
         tensors = self._tensors
-        self._values = (copier or Copier()).copies(tensors)
+        self._values = (copier or Copier()).copies(tensors) if tensors else []
         """None of one that cannot be written to."""
         self._versions = [
             0 if value is None else tensor._version
@@ -93,6 +94,8 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
+        for place in self._empty:
+            place.clear()
         for container, entries in self._containers:
             if isinstance(container, list):
                 container[:] = entries
@@ -141,9 +144,11 @@ class Snapshot:
 
 def buffers(module: nn.Module) -> Any:
     """Where a module keeps its buffers, as a dictionary."""
-    if isinstance(module, torch.jit.ScriptModule):
+    held = module._buffers
+    # Most are plain; to ask for a script module takes longer.
+    if type(held) is not dict and isinstance(module, torch.jit.ScriptModule):
         return _ScriptBuffers(module)
-    return module._buffers
+    return held
 
 
 class _ScriptBuffers(dict[str, Tensor]):
