@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,10 +22,14 @@ class StaleGradients:
 
     def __init__(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
         self.from_caller = from_caller
-        self._places = {id(param): place for place, param in enumerate(params)}
+        self._ids = list(map(id, params))
         grads = [param.grad for param in params]
         self._then = [_no_gradient if grad is None else weakref.ref(grad) for grad in grads]
         self._versions = [0 if grad is None else grad._version for grad in grads]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self._ids)}
 
     def hold(self, param: Tensor) -> bool:
         """Whether its gradient is the one that was there then, and nobody wrote to it since."""
@@ -35,7 +40,7 @@ class StaleGradients:
 
     def new(self, params: Sequence[Tensor]) -> list[Tensor | None]:
         """What is in `.grad` of each, but None where that is held here."""
-        if list(map(id, params)) != list(self._places):
+        if list(map(id, params)) != self._ids:
             return [None if self.hold(param) else param.grad for param in params]
         grads = [param.grad for param in params]
         return [
