@@ -122,7 +122,9 @@ class Environment:
 
     def _meet(self, module: nn.Module) -> None:
         if module not in self.modules:
-            new = [inner for inner in self._inner.of(module) if inner not in self.modules]
+            new = self._inner.of(module)
+            if self.modules:
+                new = [inner for inner in new if inner not in self.modules]
             self.modules.update(dict.fromkeys(new))
             self._buffers_before.append(_buffers_of(new))
 
