@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -82,14 +81,15 @@ class ClosureObjective:
         given = stale.new(self._params)
         # Of stale ones only those that the caller may mean again are kept through the pass.
         at_hand = [param.grad for param in self._params] if stale.from_caller else given
-        with ExitStack() as undo:
-            undo.callback(self._environment.rewind)
-            undo.callback(self._set_grads, at_hand)
+        try:
             # Without old gradients it shows who ran backward(), and none is added to an old one.
             self._drop_grads()
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
                 loss = self._loss_and_gradient(at_hand, given)
-            undo.pop_all()
+        except BaseException:
+            self._set_grads(at_hand)
+            self._environment.rewind()
+            raise
         self._grads = [param.grad for param in self._params]
         return loss
 
