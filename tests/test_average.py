@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from cgq import AnytimeAverage, anytime_average
+import cgq.average
+from cgq import AnytimeAverage, anytime_average, join
 
 STEPS = 50
 
@@ -203,3 +204,43 @@ def test_another_model_does_not_fit() -> None:
     quick.update_parameters(model)
     with pytest.raises(ValueError, match=r"has 1 tensors where the average has 2. Update it with"):
         quick.update_parameters(nn.Linear(2, 2, bias=False))
+
+
+def test_one_kernel_takes_in_parameters_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on a host; wherever they lie, the mean is the same."""
+    monkeypatch.setattr(cgq.average, "_launches", lambda device: True)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).double()
+    params = list(model.parameters())
+    join(params)
+    quick = AnytimeAverage(model)
+    slow = AveragedModel(model, multi_avg_fn=anytime_average(8.0), use_buffers=False)
+    taken: list[int] = []
+    lerp = torch._foreach_lerp_
+
+    def counted(means: list[Tensor], *others: Any) -> None:
+        taken.append(len(means))
+        lerp(means, *others)
+
+    for number in range(20):
+        if number in (10, 15):  # moved apart, and together again, by somebody else
+            for param in params:
+                param.data = param.data.clone()
+            if number == 15:
+                join(params)
+        for param in params:
+            param.data.add_(torch.randn_like(param))
+        model(torch.randn(4, 4).double())
+        slow.update_parameters(model)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "_foreach_lerp_", counted)
+            quick.update_parameters(model)
+        for mine, its in zip(quick.module.parameters(), slow.module.parameters(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-14, atol=1e-14)
+        assert torch.equal(quick.module[1].running_mean, model[1].running_mean)
+    assert taken == [1] * 9 + [len(params)] * 5 + [1] * 5
+    other = AnytimeAverage(model)
+    other.load_state_dict(copy.deepcopy(quick.state_dict()))
+    for averaged in (quick, other):
+        averaged.update_parameters(model)
+    assert all(map(torch.equal, quick.parameters(), other.parameters()))

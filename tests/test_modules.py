@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 import weakref
@@ -290,3 +291,64 @@ def test_gradients_of_the_last_step_do_not_live_through_the_next_pass() -> None:
 
     optimizer.step(closure)
     assert not any(alive)
+
+
+class Late(nn.Module):
+    """Calls one layer more from some pass on, which it may hold inside, in a list, or make then."""
+
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.late = [nn.BatchNorm1d(4)]  # where `modules()` does not find it
+        if held == "inside":
+            self.norm = self.late[0]
+        self.made = held == "made"
+        self.is_late = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        if self.is_late and self.made and not hasattr(self, "norm"):
+            self.norm = self.late[0]
+        return nn.functional.dropout(self.late[0](x), 0.5) if self.is_late else x
+
+
+@pytest.mark.parametrize("held", ["inside", "hidden", "made"])
+@pytest.mark.parametrize("search_prob", [1.0, 0.5])
+def test_a_layer_that_is_first_called_late_leaves_one_trace_a_step(
+    held: str, search_prob: float
+) -> None:
+    torch.manual_seed(0)
+    model = Late(held)
+    optimizer = CGQ(model.parameters(), search_prob=search_prob)
+    inputs, targets = torch.randn(16, 4), torch.randn(16, 4)
+    norm, masks = model.late[0], []
+
+    def closure() -> Tensor:
+        outputs = model(inputs)
+        masks.append(outputs == 0)
+        return nn.functional.mse_loss(outputs, targets)
+
+    for number in range(80):
+        model.is_late = number >= 50
+        masks.clear()
+        optimizer.step(closure)
+        assert norm.num_batches_tracked == max(0, number - 49)
+        assert all(torch.equal(mask, masks[0]) for mask in masks)
+        if number == 60:
+            mean = norm.running_mean.clone()
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step(lambda: closure() * (1 // 0))
+            assert norm.num_batches_tracked == 11
+            assert torch.equal(norm.running_mean, mean)
+
+
+def test_no_module_outlives_its_steps() -> None:
+    model = nn.Sequential(nn.Linear(4, 1), nn.BatchNorm1d(1))
+    params, alive = list(model.parameters()), weakref.ref(model[1])
+    optimizer = CGQ(params)
+    loss = loss_of(model)
+    for _ in range(3):
+        optimizer.step(loss)
+    del model, loss
+    gc.collect()
+    assert alive() is None

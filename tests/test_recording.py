@@ -89,22 +89,26 @@ def test_only_what_has_changed_is_written(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(REPEATS + 1):
         if recording.done((), numbers, summed):
             numbers["sum"] = recording.handed_out()["sum"]
-    copied: list[Any] = []
-    copy_ = Tensor.copy_
+    put: list[list[float]] = []
+    copy_, fill_ = Tensor.copy_, Tensor.fill_
 
-    def noted(tensor: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
-        if tensor.data_ptr() != recording.results["sum"].data_ptr() and tensor.numel():
-            copied.append(other)
+    def copied(tensor: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
+        put.append(other.flatten().tolist())
         return copy_(tensor, other, non_blocking)
 
+    def filled(tensor: Tensor, value: float) -> Tensor:
+        put.append([value])
+        return fill_(tensor, value)
+
     def written() -> list[list[float]]:
-        """What is copied besides the work's own: its results, and its state."""
-        copied.clear()
+        """What is put into slots; the work's own results and state take other ways."""
+        put.clear()
         assert recording.done((), numbers, summed)
         numbers["sum"] = recording.handed_out()["sum"]
-        return [other.flatten().tolist() for other in copied[:-1]]
+        return list(put)
 
-    monkeypatch.setattr(Tensor, "copy_", noted)
+    monkeypatch.setattr(Tensor, "copy_", copied)
+    monkeypatch.setattr(Tensor, "fill_", filled)
     assert written() == []
     numbers["more"] = 2.0
     assert written() == [[2.0]]

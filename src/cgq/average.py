@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from cgq.rules.scalars import is_host, scalar_dtype
+from cgq.vectors.side_by_side import join, whole
 
 # torch annotates the callback's arguments as tuple-or-list; any sequence of tensors will do.
 MultiAverage = Callable[[Any, Any, Any], None]
 Slots = list[tuple[Any, str]]
 """Where modules hold their tensors: a tensor may be replaced, as by `model.to`, its place stays."""
+
+PLAIN = {Tensor, nn.Parameter}  # tensors that lie in memory of their own
 
 
 def anytime_average(eta: float = 8.0) -> MultiAverage:
@@ -97,9 +100,9 @@ class AnytimeAverage(AveragedModel):
             self._found = _Found.between(self.module, model)
         assert self.multi_avg_fn is not None
         for pairs in self._found.weights:
-            self.multi_avg_fn(*_tensors(pairs), self.n_averaged)
+            self.multi_avg_fn(*pairs.tensors(), self.n_averaged)
         for pairs in self._found.buffers:
-            torch._foreach_copy_(*_tensors(pairs))
+            torch._foreach_copy_(*pairs.tensors())
         self.n_averaged += 1
 
 
@@ -107,13 +110,58 @@ class _Found(NamedTuple):
     """The places of a model's tensors and of their means, those of one kind together."""
 
     model: nn.Module
-    weights: list[tuple[Slots, Slots]]
-    buffers: list[tuple[Slots, Slots]]
+    weights: list[_Pairs]
+    buffers: list[_Pairs]
 
     @classmethod
     def between(cls, mean: nn.Module, model: nn.Module) -> _Found:
         holders = "_parameters", "_buffers"
         return cls(model, *(_paired(_slots(mean, each), _slots(model, each)) for each in holders))
+
+
+class _Pairs:
+    """Tensors of one kind and their means.
+
+    On an accelerator one kernel can take in parameters that lie side by side (`join`) at once; the
+    means are then moved next to each other too.
+    """
+
+    def __init__(self) -> None:
+        self.means: Slots = []
+        self.currents: Slots = []
+        self._places: list[object] = []  # where the tensors were that are whole
+        self._whole: tuple[list[Tensor], list[Tensor]] | None = None
+
+    def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The means and the current values, on the device of the means."""
+        means = [holder[name] for holder, name in self.means]
+        currents = [holder[name] for holder, name in self.currents]
+        device = means[0].device
+        both = means + currents
+        if _launches(device) and PLAIN.issuperset(map(type, both)):
+            places = [*map(Tensor.data_ptr, both), *map(Tensor.stride, both)]
+            if places != self._places:
+                self._places, self._whole = places, _whole(means, currents)
+            if self._whole is not None:
+                return self._whole
+        return means, [value if value.device == device else value.to(device) for value in currents]
+
+
+def _launches(device: torch.device) -> bool:
+    """Whether a kernel for many tensors takes longer to launch than one for one."""
+    return not is_host(device)
+
+
+def _whole(means: list[Tensor], currents: list[Tensor]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Both as one tensor each; None: the current values are apart."""
+    current = whole(currents)
+    lie_alike = [m.stride() for m in means] == [c.stride() for c in currents]
+    if current is None or not lie_alike or current.device != means[0].device:
+        return None
+    if whole(means) is None:
+        join(means)
+    mean = whole(means)
+    return None if mean is None or mean.dtype != current.dtype else ([mean], [current])
 
 
 def _slots(model: nn.Module, holder: str) -> Slots:
@@ -129,23 +177,16 @@ def _slots(model: nn.Module, holder: str) -> Slots:
     return found
 
 
-def _paired(own: Slots, source: Slots) -> list[tuple[Slots, Slots]]:
+def _paired(own: Slots, source: Slots) -> list[_Pairs]:
     if len(own) != len(source):
         raise ValueError(
             f"The model has {len(source)} tensors where the average has {len(own)}. Update it with "
             "the model that it was made of, or make a new one."
         )
-    kinds: dict[Any, tuple[Slots, Slots]] = {}
+    kinds: dict[Any, _Pairs] = {}
     for mine, its in zip(own, source, strict=True):
         tensor = mine[0][mine[1]]
-        owns, sources = kinds.setdefault((tensor.device, tensor.dtype), ([], []))
-        owns.append(mine)
-        sources.append(its)
+        pairs = kinds.setdefault((tensor.device, tensor.dtype), _Pairs())
+        pairs.means.append(mine)
+        pairs.currents.append(its)
     return list(kinds.values())
-
-
-def _tensors(pairs: tuple[Slots, Slots]) -> tuple[list[Tensor], list[Tensor]]:
-    """The means and the current values, on the device of the means."""
-    means, currents = ([holder[name] for holder, name in slots] for slots in pairs)
-    device = means[0].device
-    return means, [value if value.device == device else value.to(device) for value in currents]

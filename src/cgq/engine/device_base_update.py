@@ -29,7 +29,7 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
     def _gradient_parts(self) -> Callable[[], Any]:
         """A copy only where one is needed; else it lies where the update will be noted."""
         displacement, grads = self._displacement, self._grads
-        own = displacement.gradients.of(grads)
+        own = displacement.gradients.whole(grads)
         if self._searched and not self._may_record:
             held = self.layout.gathered(grads)
         else:

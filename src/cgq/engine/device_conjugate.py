@@ -28,7 +28,7 @@ class DeviceConjugate(DeviceDirection, Conjugate):
     @cached_property
     def _gathered(self) -> Buffer:
         """The gradients as one vector, in the scratch vector unless they lie side by side."""
-        scratch, gathered = self._state.scratch, self._state.gradients.of(self._grads)
+        scratch, gathered = self._state.scratch, self._state.gradients.whole(self._grads)
         if gathered is None:
             torch._foreach_copy_(scratch.views, self._grads)
         return gathered or scratch

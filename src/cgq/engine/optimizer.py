@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -146,24 +146,35 @@ class SearchOptimizer(Optimizer):
         self._environment.look_for_compiled(params)
         stale, were_found = self._gradients.stale, self._gradients.were_found(params)
         is_first = not self.param_groups[0].get("steps")  # a bare checkpoint may lack it
-        with ExitStack() as done:
-            done.callback(self._environment.forget)
-            done.callback(self._gradients.forget_unclipped)
+        try:
             loss = objective.first_pass(stale)
-            done.callback(self._gradients_are_used, objective, params)
-            with Rollback() as rollback:
-                rollback.callback(objective.undo)
+            try:
                 zeroed = self._gradients.stale is not stale  # by the closure's zero_grad()
-                if not (zeroed or were_found) and self._gradients.are_missed(objective.dropped):
-                    self._messages.give(DROPPED)
-                if self._team is not None:
-                    self._team.refuse_join(self._environment.modules)
-                outcome = self._take_step(objective, loss, rollback)
-                if outcome is None or outcome.skipped is not True:
-                    rollback.pop_all()
-            self._record(outcome, objective)
+                is_told = zeroed or were_found
+                outcome = self._outcome_of(objective, loss, is_told=is_told)
+            finally:
+                self._gradients_are_used(objective, params)
+        finally:
+            self._gradients.forget_unclipped()
+            self._environment.forget()
         self._messages.on_closure(closure, objective, outcome, params, is_first=is_first)
         return loss
+
+    def _outcome_of(
+        self, objective: Objective, loss: Tensor | float | None, *, is_told: bool
+    ) -> Outcome | None:
+        """Take the step and write it down; `is_told`: somebody knows of gradients of before."""
+        with Rollback() as rollback:
+            rollback.callback(objective.undo)
+            if not is_told and self._gradients.are_missed(objective.dropped):
+                self._messages.give(DROPPED)
+            if self._team is not None:
+                self._team.refuse_join(self._environment.modules)
+            outcome = self._take_step(objective, loss, rollback)
+            if outcome is None or outcome.skipped is not True:
+                rollback.pop_all()
+        self._record(outcome, objective)
+        return outcome
 
     def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:
         if isinstance(objective, ClosureObjective):
@@ -263,7 +274,7 @@ class SearchOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Zeros left in place count as no gradient."""
         super().zero_grad(set_to_none)
-        self._gradients.used(self._params())
+        self._gradients.used(() if set_to_none else self._params())
 
     def clipping(self) -> AbstractContextManager[None]:
         """Where gradients are clipped, or changed otherwise, between backward() and the step.

@@ -125,26 +125,28 @@ class SearchedStep:
             average = old
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
+        # Whatever a device has to do is told to it before anything is written down: it waits.
+        is_skipped, numbers = bool(search.evaluations and not alpha), {}
+        if not is_skipped:
+            self._objective.end_probes()
+            self._direction.remember(plan)
+            numbers = {"step_size": alpha, "average": average, **search.memory}
+            numbers |= self._direction.numbers(plan, search)
         # The trial is taken; and if it has shrunk, it was too long before.
         endless = search.accepted and search.curvature <= 0.0
         endless = endless and self._before.get("trial_scale", 1.0) == 1.0
-        outcome = Outcome(
-            {},
+        return Outcome(
+            numbers,
             plan.loss,
+            skipped=is_skipped,
             search=search.seen_with(self._direction.sign),
             capped=bool(search.capped or endless),
+            agreement=plan.agreement,
+            own_agreement=plan.own_agreement,
             raised=raised,
             is_constant=_is_constant(search, plan),
             repeats=repeats,
-            agreement=plan.agreement,
-            own_agreement=plan.own_agreement,
         )
-        if search.evaluations and not alpha:
-            return outcome._replace(skipped=True)
-        self._objective.end_probes()
-        self._direction.remember(plan)
-        numbers = {"step_size": alpha, "average": average, **search.memory}
-        return outcome._replace(numbers=numbers | self._direction.numbers(plan, search))
 
     def _repeats_start(self, line: Line, plan: Plan) -> bool:
         """Whether φ(0) is what it was, as far as rounding allows."""

@@ -62,5 +62,7 @@ class SpeculativeStep(SearchedStep):
             lambda step: known[step] if step in known else float(self._phi(line, step)),
             self._start(plan, loss),
         )
-        unused = trials - len(known)
-        return self._landed(replace(checked(search), unused=unused), plan, line)
+        search, unused = checked(search), trials - len(known)
+        if unused != search.unused:
+            search = replace(search, unused=unused)
+        return self._landed(search, plan, line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -79,17 +78,18 @@ class ClosureObjective:
 
     def first_pass(self, stale: StaleGradients) -> Tensor | float | None:
         """Run the closure and leave the gradient of its loss in `.grad`. None: it gave no loss."""
-        given = [None if stale.hold(param) else param.grad for param in self._params]
+        given = stale.new(self._params)
         # Of stale ones only those that the caller may mean again are kept through the pass.
         at_hand = [param.grad for param in self._params] if stale.from_caller else given
-        with ExitStack() as undo:
-            undo.callback(self._environment.rewind)
-            undo.callback(self._set_grads, at_hand)
+        try:
             # Without old gradients it shows who ran backward(), and none is added to an old one.
-            self._set_grads([None] * len(given))
+            self._drop_grads()
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
                 loss = self._loss_and_gradient(at_hand, given)
-            undo.pop_all()
+        except BaseException:
+            self._set_grads(at_hand)
+            self._environment.rewind()
+            raise
         self._grads = [param.grad for param in self._params]
         return loss
 
@@ -147,7 +147,7 @@ class ClosureObjective:
     def probe(self, device: torch.device) -> Tensor | float:
         """The loss at the present parameters, with the first pass's noise."""
         self._environment.rewind_for_probe()
-        self._set_grads([None] * len(self._params))
+        self._drop_grads()
         try:
             with torch.set_grad_enabled(self.runs_backward):
                 loss = self._call(backward=False)
@@ -212,6 +212,10 @@ class ClosureObjective:
 
     def _has_grads(self) -> bool:
         return any(param.grad is not None for param in self._params)
+
+    def _drop_grads(self) -> None:
+        for param in self._params:
+            param.grad = None
 
     def _set_grads(self, grads: Sequence[Tensor | None]) -> None:
         for param, grad in zip(self._params, grads, strict=True):

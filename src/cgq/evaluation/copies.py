@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,49 @@ class Kinds(NamedTuple):
     each: list[Kind]
     stacked: list[list[int]]
     """Lone numbers on the host."""
-    multiplied: list[list[int]]
+    joined: list[list[int]]
     alone: list[int]
+
+
+class Copies(Sequence["Tensor | None"]):
+    """Values of tensors as they were; None of one that is not writable.
+
+    Those that were copied into one piece of memory are found there when one is asked for: mostly
+    nobody does.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._values: list[Tensor | None] = [None] * count
+        self._joined: list[tuple[list[int], list[torch.Size], Tensor]] = []
+
+    def put(self, indices: Sequence[int], values: Sequence[Tensor]) -> None:
+        """Keep these of the tensors with these numbers."""
+        for index, value in zip(indices, values, strict=True):
+            self._values[index] = value
+
+    def join(self, indices: list[int], tensors: list[Tensor]) -> None:
+        """Copy these into one piece of memory."""
+        shapes = [tensor.shape for tensor in tensors]
+        whole = torch._C._nn.flatten_dense_tensors(tensors)
+        # Of one tensor that is no copy.
+        self._joined.append((indices, shapes, whole.clone() if len(tensors) == 1 else whole))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor | None]: ...
+
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor | None] | None:
+        for indices, shapes, whole in self._joined:
+            pieces = torch.split(whole, [shape.numel() for shape in shapes])
+            views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+            self.put(indices, views)
+        self._joined = []
+        return self._values[index]
 
 
 class Copier:
@@ -40,7 +81,7 @@ class Copier:
     host, new memory takes longer than the copying: copies there last until the next are made.
 
     >>> copier, tensors = Copier(), [torch.ones(2), torch.tensor(3.0)]
-    >>> copier.copies(tensors), copier.copies(tensors)[1] is tensors[1]
+    >>> list(copier.copies(tensors)), copier.copies(tensors)[1] is tensors[1]
     ([tensor([1., 1.]), tensor(3.)], False)
     """
 
@@ -50,21 +91,23 @@ class Copier:
         self._lent: dict[int, Tensor] = {}  # memory on the host
 
     @torch.no_grad()
-    def copies(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
-        """Copies of the tensors; None of one that is not writable."""
+    def copies(self, tensors: Sequence[Tensor]) -> Copies:
+        """Copies of the tensors."""
         if not self._knows(tensors):
             self._kinds, self._known = kinds_of(tensors), list(map(weakref.ref, tensors))
             self._lent = {}
-        copies: list[Tensor | None] = [None] * len(tensors)
+        copies = Copies(len(tensors))
         for index in self._kinds.alone:
-            copies[index] = self._copy(index, tensors[index])
+            copies.put([index], [self._copy(index, tensors[index])])
         for indices in self._kinds.stacked:
-            same = torch.stack([tensors[index] for index in indices])
-            _put(copies, indices, same.unbind())
-        for indices in self._kinds.multiplied:
-            # There is no foreach clone; a product with one is exact.
-            _put(copies, indices, torch._foreach_mul([tensors[index] for index in indices], 1))
+            copies.put(indices, torch.stack([tensors[index] for index in indices]).unbind())
+        for indices in self._kinds.joined:
+            copies.join(indices, [tensors[index] for index in indices])
         return copies
+
+    def writable(self) -> list[bool]:
+        """Of each tensor that was copied last, whether it is writable."""
+        return [kind is not KEPT for kind in self._kinds.each]
 
     def _knows(self, tensors: Sequence[Tensor]) -> bool:
         """Whether each is of the kind of the one that was in its place, mostly itself."""
@@ -87,11 +130,6 @@ class Copier:
         if type(tensor) in PLAIN and scalars.is_host(tensor.device):
             self._lent[index] = copy
         return copy
-
-
-def _put(copies: list[Tensor | None], indices: list[int], values: Sequence[Tensor]) -> None:
-    for index, value in zip(indices, values, strict=True):
-        copies[index] = value
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> Kinds:

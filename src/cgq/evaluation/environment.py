@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq.evaluation import rng
+from cgq.evaluation.inner_modules import InnerModules
 from cgq.evaluation.snapshots import Snapshot, buffers
 
 # Passes at first, and between later ones, in which costly generators are looked at.
@@ -38,6 +39,7 @@ class Environment:
         self.model = model
         # One function for good: a compiled module is compiled anew for each hook it meets.
         self._hook = self._on_forward
+        self._inner = InnerModules()
         self._compiled: list[nn.Module] | None = None  # in place; None: nobody has looked for them
         self._passes = 0
         self._draws_from_costly = False  # generators, as far as was seen
@@ -104,6 +106,14 @@ class Environment:
             ]
 
     def _on_forward(self, module: nn.Module, args: object) -> None:
+        """Called before each forward pass of any module: it must cost next to nothing."""
+        # The first question is for a compiler: it answers yes, and asks for nothing behind it.
+        if not torch.compiler.is_dynamo_compiling() and (
+            module not in self.modules or torch.is_autocast_enabled(self._device_type)
+        ):
+            self._note_call(module)
+
+    def _note_call(self, module: nn.Module) -> None:
         # Another thread's modules are another run's.
         if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
             self._meet(module)
@@ -112,7 +122,9 @@ class Environment:
 
     def _meet(self, module: nn.Module) -> None:
         if module not in self.modules:
-            new = [inner for inner in module.modules() if inner not in self.modules]
+            new = self._inner.of(module)
+            if self.modules:
+                new = [inner for inner in new if inner not in self.modules]
             self.modules.update(dict.fromkeys(new))
             self._buffers_before.append(_buffers_of(new))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,19 +22,35 @@ class StaleGradients:
 
     def __init__(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
         self.from_caller = from_caller
-        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        for param in params:
-            grad = param.grad
-            if grad is not None:
-                self._marks[id(param)] = weakref.ref(grad), grad._version
+        self._ids = list(map(id, params))
+        grads = [param.grad for param in params]
+        self._then = [_no_gradient if grad is None else weakref.ref(grad) for grad in grads]
+        self._versions = [0 if grad is None else grad._version for grad in grads]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self._ids)}
 
     def hold(self, param: Tensor) -> bool:
         """Whether its gradient is the one that was there then, and nobody wrote to it since."""
-        grad, mark = param.grad, self._marks.get(id(param))
-        if grad is None or mark is None:
+        grad, place = param.grad, self._places.get(id(param))
+        if grad is None or place is None:
             return False
-        then, version = mark
-        return grad is then() and grad._version == version
+        return grad is self._then[place]() and grad._version == self._versions[place]
+
+    def new(self, params: Sequence[Tensor]) -> list[Tensor | None]:
+        """What is in `.grad` of each, but None where that is held here."""
+        if list(map(id, params)) != self._ids:
+            return [None if self.hold(param) else param.grad for param in params]
+        grads = [param.grad for param in params]
+        return [
+            None if grad is None or (grad is then() and grad._version == version) else grad
+            for grad, then, version in zip(grads, self._then, self._versions, strict=True)
+        ]
+
+
+def _no_gradient() -> None:
+    """Where no gradient was."""
 
 
 class UnclippedGradients:

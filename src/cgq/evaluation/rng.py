@@ -20,7 +20,7 @@ COSTLY = {"python", "numpy"}
 
 def states(wanted: Callable[[str], bool] = lambda name: True) -> States:
     """The present state of each generator whose name is wanted."""
-    return {name: (read(), bring_back) for name, read, bring_back in _generators() if wanted(name)}
+    return {name: (read(), back) for name, read, back in _generators(wanted)}
 
 
 def is_quick(name: str) -> bool:
@@ -28,16 +28,22 @@ def is_quick(name: str) -> bool:
     return name not in COSTLY
 
 
-def _generators() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
-    yield "python", random.getstate, random.setstate
-    yield "torch", torch.get_rng_state, torch.set_rng_state
-    if numpy_random := sys.modules.get("numpy.random"):  # NumPy loads it when it is first used
+def _generators(
+    wanted: Callable[[str], bool],
+) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
+    if wanted("python"):
+        yield "python", random.getstate, random.setstate
+    if wanted("torch"):
+        yield "torch", torch.default_generator.get_state, torch.set_rng_state
+    # NumPy loads it when it is first used.
+    if wanted("numpy") and (numpy_random := sys.modules.get("numpy.random")):
         yield "numpy", partial(numpy_random.get_state, legacy=False), numpy_random.set_state
     for backend in (torch.cuda, torch.xpu):
         if backend.is_initialized():
             for index, generator in enumerate(backend.default_generators):
-                yield f"{backend.__name__}:{index}", generator.get_state, generator.set_state
-    if torch.backends.mps.is_available():
+                if wanted(name := f"{backend.__name__}:{index}"):
+                    yield name, generator.get_state, generator.set_state
+    if wanted("mps") and torch.backends.mps.is_available():
         yield "mps", torch.mps.get_rng_state, torch.mps.set_rng_state
 
 

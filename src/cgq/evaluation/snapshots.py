@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,24 +44,34 @@ class Snapshot:
         self, places: Iterable[Any], without: Iterable[Tensor] = (), copier: Copier | None = None
     ) -> None:
         self._containers: list[tuple[Any, Any]] = []
-        self._seen = set(map(id, without))
-        self._tensors: list[Tensor] = []
+        others = set(map(id, without))
+        self._seen = set(others)
+        self._found: dict[int, Tensor] = {}  # by their numbers, each once
+        self._empty: list[dict[Any, Any]] = []  # as most modules' buffers are
         for place in places:
-            if type(place) is dict and not place:  # as most modules' buffers
-                self._containers.append((place, {}))
+            if type(place) is dict and not place:
+                self._empty.append(place)
             else:
                 self._note(place)
-        tensors = self._tensors
-        self._values = (copier or Copier()).copies(tensors)
-        """None of one that cannot be written to."""
+        for number in others & self._found.keys():
+            del self._found[number]
+        self._tensors = list(self._found.values())
+        self._values: Sequence[Tensor | None] = ()
+        self._versions: list[int] = []
+        if self._tensors:
+            self._copy(copier or Copier())
+
+    def _copy(self, copier: Copier) -> None:
+        self._values = copier.copies(self._tensors)
+        # One that cannot be written to may have no version either.
         self._versions = [
-            0 if value is None else tensor._version
-            for tensor, value in zip(tensors, self._values, strict=True)
+            tensor._version if is_writable else 0
+            for tensor, is_writable in zip(self._tensors, copier.writable(), strict=True)
         ]
 
     def _note(self, place: Any) -> None:
         """Note the containers and the tensors within."""
-        tensors, seen, waiting = self._tensors, self._seen, [place]
+        found, seen, waiting = self._found, self._seen, [place]
         while waiting:
             value = waiting.pop()
             if id(value) in seen:
@@ -70,8 +80,7 @@ class Snapshot:
             # dictionaries. To ask what else they may be takes longer than to note them.
             if type(value) is not dict:
                 if isinstance(value, Tensor):
-                    seen.add(id(value))
-                    tensors.append(value)
+                    found[id(value)] = value
                     continue
                 if isinstance(value, Optimizer):
                     seen.add(id(value))
@@ -84,15 +93,15 @@ class Snapshot:
             for entry in value.values() if isinstance(value, dict) else value:
                 kind = type(entry)
                 if kind is Tensor:
-                    if id(entry) not in seen:
-                        seen.add(id(entry))
-                        tensors.append(entry)
+                    found[id(entry)] = entry
                 elif kind not in ATOMS and id(entry) not in seen:
                     waiting.append(entry)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
+        for place in self._empty:
+            place.clear()
         for container, entries in self._containers:
             if isinstance(container, list):
                 container[:] = entries
@@ -141,9 +150,11 @@ class Snapshot:
 
 def buffers(module: nn.Module) -> Any:
     """Where a module keeps its buffers, as a dictionary."""
-    if isinstance(module, torch.jit.ScriptModule):
+    held = module._buffers
+    # Most are plain; to ask for a script module takes longer.
+    if type(held) is not dict and isinstance(module, torch.jit.ScriptModule):
         return _ScriptBuffers(module)
-    return module._buffers
+    return held
 
 
 class _ScriptBuffers(dict[str, Tensor]):

@@ -27,8 +27,10 @@ class Deferred(ABC):
         """The lesser of both."""
 
     @abstractmethod
-    def stacked(self, device: torch.device, numbers: Sequence[Number]) -> Tensor:
-        """These numbers, one of which is this, as one vector."""
+    def stacked(
+        self, device: torch.device, numbers: Sequence[Number], out: Tensor | None = None
+    ) -> Tensor:
+        """These numbers, one of which is this, as one vector, which may be there already."""
 
     @abstractmethod
     def tensor(self, device: torch.device) -> Tensor:
@@ -57,12 +59,12 @@ def as_tensor(number: Number, device: torch.device) -> Tensor:
     return torch.full((), number, dtype=scalar_dtype(device), device=device)
 
 
-def stacked(device: torch.device, *numbers: Number) -> Tensor:
-    """The numbers as one vector on `device`."""
+def stacked(device: torch.device, *numbers: Number, out: Tensor | None = None) -> Tensor:
+    """The numbers as one vector on `device`, which may be there already."""
     for number in numbers:
         if isinstance(number, Deferred):
-            return number.stacked(device, numbers)
-    return torch.stack([as_tensor(number, device) for number in numbers])
+            return number.stacked(device, numbers, out)
+    return torch.stack([as_tensor(number, device) for number in numbers], out=out)
 
 
 def as_tensors(device: torch.device, *numbers: Number) -> Sequence[Tensor]:

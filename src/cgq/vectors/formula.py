@@ -99,8 +99,10 @@ class Formula(Deferred):
     def least(self, other: Number) -> Formula:  # NaN where one is
         return Formula("tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})", self, other)
 
-    def stacked(self, device: torch.device, numbers: Sequence[Number]) -> Tensor:
-        return _Kernel(numbers).launched(device)
+    def stacked(
+        self, device: torch.device, numbers: Sequence[Number], out: Tensor | None = None
+    ) -> Tensor:
+        return _Kernel(numbers).launched(device, out)
 
     def tensor(self, device: torch.device) -> Tensor:
         if self._value is None:
@@ -144,9 +146,10 @@ class _Kernel:
         self._inputs.append(tensor)
         return f"tl.load(x{len(self._inputs) - 1} + here).to(tl.float64)"
 
-    def launched(self, device: torch.device) -> Tensor:
+    def launched(self, device: torch.device, out: Tensor | None) -> Tensor:
         """Its numbers as one vector."""
-        out = torch.empty(self._count, dtype=torch.float64, device=device)
+        if out is None:
+            out = torch.empty(self._count, dtype=torch.float64, device=device)
         inputs = "".join(f", x{place}" for place in range(len(self._inputs)))
         source = HEAD.format(inputs=inputs) + "".join(f"    {line}\n" for line in self._lines)
         with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]

@@ -26,12 +26,12 @@ def real(tensor: Tensor) -> Tensor:
 
 def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:
     """The parameters that have a gradient, and the number of each one's group."""
-    numbers, params = [], []
+    numbers, params, strided = [], [], torch.strided
     for number, group in enumerate(groups):
         for param in group["params"]:
             grad = param.grad
             if grad is not None:
-                if grad.layout is not torch.strided:
+                if grad.layout is not strided:
                     raise RuntimeError(
                         "A line search does not support sparse gradients: inner products need them "
                         "dense. Use sparse=False in the embedding, or give it another optimizer."
@@ -144,6 +144,14 @@ class Layout:
         """Theirs, which they must all have, in the same form."""
         grads: list[Any] = [param.grad for param in self.params]
         return grads if self._are_values else list(map(real, grads))
+
+    @property
+    def neighbours(self) -> tuple[tuple[int, int], int]:
+        """Two parameters of one block, and how many bytes apart their places begin."""
+        filled = [[i for i in each if self._shapes[i][0].numel()] for each in self.members]
+        first, second = next((each[:2] for each in filled if len(each) > 1), (0, 0))
+        size = real(self.params[first].detach()).element_size()
+        return (first, second), size * (self._offsets[second] - self._offsets[first])
 
     def zeros(self) -> Buffer:
         """A new vector of zeros."""

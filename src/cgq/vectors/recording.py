@@ -155,6 +155,9 @@ class Numbers:
                     if not is_there:  # nor is it later: its owner may overwrite it
                         slots[place].copy_(value.reshape(()))
                         self._held[place] = None
+            elif not all(known) and len(run) == 1:  # a kernel is launched sooner than a copy
+                slots[start].fill_(run[0])
+                self._held[start] = run[0]
             elif not all(known):
                 # The host does not wait for so little, although it is in no pinned memory.
                 floats = torch.tensor(run, dtype=self._inputs.dtype)
@@ -167,13 +170,13 @@ class Numbers:
         results = work(self._slots)
         if not results:
             return
-        given = stacked(self._device, *results.values())
         if self._outputs is None:
-            self._outputs = torch.empty_like(given)
+            self._outputs = torch.empty(len(results), dtype=self._inputs.dtype, device=self._device)
             self.results = dict(zip(results, self._outputs.unbind(), strict=True))
-        self._outputs.copy_(given)
-        for name in self._state:
-            self._slots[name].copy_(self.results[name])
+        stacked(self._device, *results.values(), out=self._outputs)
+        if state := self._state:
+            slots = [self._slots[name] for name in state]
+            torch._foreach_copy_(slots, [self.results[name] for name in state])
 
     @property
     def _state(self) -> list[str]:

@@ -33,6 +33,25 @@ def side_by_side(tensors: Sequence[Tensor]) -> list[Tensor] | None:
     return views
 
 
+def whole(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The memory of tensors that lie side by side in this order, as one; None: they are apart.
+
+    >>> first, second = side_by_side([torch.zeros(4), torch.zeros(3)])
+    >>> whole([first, second]).shape, whole([second, first])
+    (torch.Size([7]), None)
+    """
+    first, offset = tensors[0], tensors[0].storage_offset()
+    memory = first.untyped_storage()
+    size = sum(tensor.numel() for tensor in tensors)
+    end = first.data_ptr()
+    for tensor in tensors:
+        is_next = tensor.data_ptr() == end and tensor.dtype == first.dtype and _is_dense(tensor)
+        if not is_next or tensor.untyped_storage().data_ptr() != memory.data_ptr():
+            return None
+        end += tensor.numel() * tensor.element_size()
+    return first.detach().as_strided((size,), (1,), offset)
+
+
 def _is_dense(tensor: Tensor) -> bool:
     sides = zip(tensor.shape, tensor.stride(), strict=True)
     return sum((size - 1) * stride for size, stride in sides) + 1 == tensor.numel()
