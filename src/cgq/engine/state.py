@@ -190,10 +190,12 @@ class DirectionState(Workspace):
     ) -> None:
         """p ← r + βp and the residual ← r, whose square is known.
 
-        `then` is told of each span that is done: what was just written is still in the cache.
+        `then` is told of each span that is done: what was just written is still in the cache. The
+        last comes first: of r, and of the old residual, it holds what the inner products read last.
         """
         alike, h = True, None
-        for span, (p, r) in enumerate(zip(self.direction.parts, new.vector.parts, strict=True)):
+        for span in reversed(range(len(self.direction.parts))):
+            p, r = self.direction.parts[span], new.vector.parts[span]
             if self.residual is None:
                 p.mul_(beta).add_(r, alpha=new.scale)
             else:

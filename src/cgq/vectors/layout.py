@@ -14,8 +14,12 @@ from cgq.vectors.sharding import Reduce, local
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
 GATHERED = 1 << 30
 # On a host an inner product of vectors that start between two cache lines can take ten times as
-# long. So places there begin at multiples of so many elements; what lies between stays zero.
+# long. So spans there begin at multiples of so many elements; what lies between stays zero.
 LINE = 64
+# A tensor of so many elements takes a host longer to call for than to compute with. Those of a
+# group lie side by side there and are handled at once, as far as they stay in the cache together.
+SMALL = 1 << 14
+TOGETHER = 1 << 18
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -116,24 +120,23 @@ class Layout:
         """Whether moreover all of them are float32."""
 
     def _place(self, block: int, device: torch.device, indices: list[int]) -> int:
-        offset = 0
-        # -1: not even two empty shards share a span, for other ranks would have more of them.
-        limit, unit = (-1, LINE) if scalars.is_host(device) else (GATHERED, 1)
-        for index in sorted(indices, key=lambda i: self.groups[i]):
-            offset = -(-offset // unit) * unit
-            start, self._offsets[index] = offset, offset
-            offset += self._shapes[index][0].numel()
-            last = self.spans[-1] if self.spans else None
-            if (
-                last
-                and (last.block, last.group) == (block, self.groups[index])
-                and offset - last.elements.start <= limit
-            ):
-                self.spans[-1] = last._replace(
-                    elements=slice(last.elements.start, offset), members=[*last.members, index]
-                )
+        on_host = scalars.is_host(device)
+        most, limit, unit = (SMALL, TOGETHER, LINE) if on_host else (GATHERED, GATHERED, 1)
+        sizes = [shape.numel() for shape, _ in self._shapes]
+        offset, last = 0, None
+        for index in sorted(indices, key=lambda i: (self.groups[i], on_host and sizes[i] > most)):
+            group, size = self.groups[index], sizes[index]
+            fits = last is not None and last.group == group and size <= most
+            if last is not None and fits and offset + size - last.elements.start <= limit:
+                start, members = last.elements.start, [*last.members, index]
+                self.spans.pop()
             else:
-                self.spans.append(Span(block, slice(start, offset), self.groups[index], [index]))
+                offset = start = -(-offset // unit) * unit
+                members = [index]
+            self._offsets[index] = offset
+            offset += size
+            last = Span(block, slice(start, offset), group, members)
+            self.spans.append(last)
         return offset
 
     def values(self) -> list[Tensor]:

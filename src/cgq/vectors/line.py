@@ -48,14 +48,14 @@ def by_spans(layout: Layout, combination: Combination) -> Callable[[int], None]:
     values = layout.values()
 
     def move(number: int) -> None:
-        span = layout.spans[number]
-        kept = combination.kept[span.group]
-        for index in span.members:
-            if kept != 1.0:
-                values[index].mul_(kept)
-            for vector, factors in combination.terms:
-                if factors[span.group]:
-                    values[index].add_(vector.views[index], alpha=factors[span.group])
+        _, _, group, members = layout.spans[number]
+        kept, thetas = combination.kept[group], [values[index] for index in members]
+        if kept != 1.0:
+            torch._foreach_mul_(thetas, kept)
+        for vector, factors in combination.terms:
+            if factors[group]:
+                moves = [vector.views[index] for index in members]
+                torch._foreach_add_(thetas, moves, alpha=factors[group])
 
     return move
 
