@@ -77,6 +77,47 @@ def test_as_many_small_tensors_lie_together_as_the_cache_holds() -> None:
     assert [len(span.members) for span in layout.spans] == [count, 1]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.9},
+        {"nesterov": True},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+        {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    ],
+)
+def test_a_move_in_pieces_is_that_of_the_whole(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tensors in a row, with strides of their own, with gaps, of pairs, and of small ones."""
+
+    def moved() -> list[Tensor]:
+        torch.manual_seed(0)
+        tensors = [
+            torch.randn(40),
+            torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            torch.randn(5, 16)[:, ::2],
+            torch.randn(23, dtype=torch.complex64),
+            torch.randn(3),
+            torch.randn(2),
+        ]
+        weights = [torch.nn.Parameter(tensor) for tensor in tensors]
+        optimizer = CGQ(weights, lr=0.1, **options)
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            optimizer.step()
+        states = [optimizer.state[weight].values() for weight in weights]
+        return [*weights, *(entry for entries in states for entry in entries)]
+
+    monkeypatch.setattr("cgq.vectors.layout.SMALL", 4)
+    whole = moved()
+    monkeypatch.setattr("cgq.vectors.layout.PIECE", 16)
+    assert all(map(torch.equal, whole, moved()))
+
+
 def test_line_search_lands_where_its_snapshot_says() -> None:
     """θ + αd of the kept θ, although the base has left the weights elsewhere."""
     torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,9 @@ LINE = 64
 # group lie side by side there and are handled at once, as far as they stay in the cache together.
 SMALL = 1 << 14
 TOGETHER = 1 << 18
+# So much is worked on at a time: it is still in the cache when the next operation asks for it.
+PIECE = 1 << 20
+ALL = slice(None)
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -183,6 +186,20 @@ class Layout:
                 views[index] = block.as_strided(shape, strides, offset)
         return views
 
+    def pieces(self) -> Iterator[tuple[int, slice]]:
+        """What to work on at a time: numbers of spans, and elements in them, the last first.
+
+        On an accelerator each is a whole span: there is no cache to stay in, and kernels cost.
+        """
+        for number in reversed(range(len(self.spans))):
+            elements = self.spans[number].elements
+            size = elements.stop - elements.start
+            if size <= PIECE or not self.on_host:
+                yield number, ALL
+            else:
+                for start in reversed(range(0, size, PIECE)):
+                    yield number, slice(start, start + PIECE)
+
     def parts(self, tensors: Sequence[Tensor], like: Sequence[Tensor]) -> Iterable[Tensor]:
         """Each span of `tensors` (one per parameter) as one-dimensional tensor."""
         for span in self.spans:
@@ -190,14 +207,26 @@ class Layout:
             yield flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
+def cut(part: Tensor, elements: slice) -> Tensor:
+    """These elements of a span."""
+    return part if elements is ALL else part[elements]
+
+
 def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
     """The elements of `tensor` in the order in which `like` keeps them in memory."""
-    if tensor.stride() != like.stride() and not _lie_alike(tensor, like):
+    if not lie_alike(tensor, like):
         tensor = torch.empty_like(like).copy_(tensor)
+    return in_a_row(tensor)
+
+
+def in_a_row(tensor: Tensor) -> Tensor:
+    """Its memory as one-dimensional tensor, if it lies like one of a vector's views."""
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
-def _lie_alike(tensor: Tensor, like: Tensor) -> bool:
+def lie_alike(tensor: Tensor, like: Tensor) -> bool:
     """Whether their strides differ only where there is one element, or none."""
+    if tensor.stride() == like.stride():
+        return True
     sides = zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
     return all(mine == its for size, mine, its in sides if size > 1)
