@@ -214,6 +214,8 @@ def cut(part: Tensor, elements: slice) -> Tensor:
 
 def _flattened(tensor: Tensor, like: Tensor) -> Tensor:
     """The elements of `tensor` in the order in which `like` keeps them in memory."""
+    if like.is_contiguous():  # by far the most frequent, and quickly done
+        return tensor.contiguous().view(-1)
     if not lie_alike(tensor, like):
         tensor = torch.empty_like(like).copy_(tensor)
     return in_a_row(tensor)
