@@ -50,6 +50,13 @@ def by_pieces(layout: Layout, combination: Combination) -> Callable[[int, slice]
     def move(number: int, elements: slice) -> None:
         _, _, group, members = layout.spans[number]
         kept, first = combination.kept[group], members[0]
+        if elements is ALL and len(members) == 1:  # the most frequent, and quickly done
+            if kept != 1.0:
+                values[first].mul_(kept)
+            for vector, of in combination.terms:
+                if of[group]:
+                    values[first].add_(vector.views[first], alpha=of[group])
+            return
         terms = [(vector, of[group]) for vector, of in combination.terms if of[group]]
         if elements is not ALL and terms and lie_alike(values[first], terms[0][0].views[first]):
             thetas = [in_a_row(values[first])[elements]]
