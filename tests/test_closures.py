@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cgq import CGQ, LineSearch
+from cgq.evaluation.closure_kinds import called_with_backward
 
 STEPS = 12
 
@@ -592,3 +593,53 @@ def test_an_option_of_the_line_written_into_a_group_is_refused(name: str, value:
         optimizer.step(loss)
     for param, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(param, old)
+
+
+class Methods:
+    """Those of which it shows without a signature what they take, and those of which not."""
+
+    def loss(self) -> str:
+        return "loss"
+
+    def asked(self, backward: bool) -> str:
+        return f"asked {backward}"
+
+    def asked_or_not(self, *, backward: bool = False) -> str:
+        return f"asked {backward}"
+
+    @classmethod
+    def of_class(cls) -> str:
+        return "loss"
+
+    @torch.no_grad()
+    def decorated(self) -> str:
+        return "loss"
+
+    @torch.no_grad()
+    def decorated_and_asked(self, backward: bool) -> str:
+        return f"asked {backward}"
+
+    def with_any(self, *args: bool) -> str:
+        return "loss"
+
+    def by_place(self, told: bool, /) -> str:
+        return f"asked {told}"
+
+
+@pytest.mark.parametrize(
+    ("name", "takes_backward"),
+    [
+        ("loss", False),
+        ("asked", True),
+        ("asked_or_not", True),
+        ("of_class", False),
+        ("decorated", False),
+        ("decorated_and_asked", True),
+        ("with_any", False),
+        ("by_place", True),
+    ],
+)
+def test_methods_are_told_apart_as_functions_are(name: str, takes_backward: bool) -> None:
+    call, takes = called_with_backward(getattr(Methods(), name))
+    assert takes is takes_backward
+    assert call(True) == ("asked True" if takes_backward else "loss")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import cgq.vectors.products
 from cgq import CGQ, LineSearch, fletcher_reeves, hestenes_stiefel
-from cgq.vectors.layout import LINE, Layout
+from cgq.vectors.layout import LINE, MANY, SMALL, TOGETHER, Layout
 
 OPTIONS: list[tuple[dict[str, Any], int, int]] = [
     ({}, 3, 2),  # g·g, g·h, and g·p for the slope; h·h is the last g·g
@@ -53,6 +53,82 @@ def test_places_are_whole_cache_lines_and_nothing_lies_between() -> None:
         view.fill_(1.0)
     assert buffer.blocks[0].sum() == 133.0
     assert [part.numel() for part in buffer.parts] == [3, 64, 65, 1]
+
+
+def test_many_small_tensors_of_a_group_lie_side_by_side_in_whole_cache_lines() -> None:
+    few, many = [3, SMALL + 1, 64], [SMALL + 1, *range(1, MANY + 1)]
+    sizes, groups = few + many, [0] * len(few) + [1] * len(many)
+    layout = Layout([torch.ones(size) for size in sizes], groups)
+    small = [*range(len(few) + 1, len(sizes))]
+    assert [span.members for span in layout.spans] == [[0], [1], [2], small, [len(few)]]
+    buffer = layout.zeros()
+    assert all(part.storage_offset() % LINE == 0 for part in buffer.parts)
+    total = sum(range(1, MANY + 1))
+    assert [part.numel() for part in buffer.parts] == [*few, total, SMALL + 1]
+    for view, size in zip(buffer.views, sizes, strict=True):
+        assert view.numel() == size
+        view.fill_(1.0)
+    assert all(bool((part == 1.0).all()) for part in buffer.parts)
+    assert buffer.blocks[0].sum() == sum(sizes)
+
+
+def test_as_many_small_tensors_lie_together_as_the_cache_holds() -> None:
+    count = TOGETHER // SMALL
+    layout = Layout([torch.ones(SMALL) for _ in range(count + 1)], [0] * (count + 1))
+    assert [len(span.members) for span in layout.spans] == [count, 1]
+
+
+def test_products_of_many_small_tensors_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, dot = [], cgq.vectors.products._dot
+    monkeypatch.setattr(cgq.vectors.products, "_dot", lambda a, b: made.append(1) or dot(a, b))
+    weights = [torch.nn.Parameter(torch.randn(4)) for _ in range(MANY)]
+    optimizer = CGQ(weights, lr=0.01)
+    for _ in range(3):
+        made.clear()
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        optimizer.step()
+    assert len(made) == 2  # g·g and g·h
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.9},
+        {"nesterov": True},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+        {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    ],
+)
+def test_a_move_in_pieces_is_that_of_the_whole(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tensors in a row, with strides of their own, with gaps, of pairs, and of small ones."""
+
+    def moved() -> list[Tensor]:
+        torch.manual_seed(0)
+        tensors = [
+            torch.randn(40),
+            torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            torch.randn(5, 16)[:, ::2],
+            torch.randn(23, dtype=torch.complex64),
+            *(torch.randn(3) for _ in range(MANY)),
+        ]
+        weights = [torch.nn.Parameter(tensor) for tensor in tensors]
+        optimizer = CGQ(weights, lr=0.1, **options)
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            optimizer.step()
+        states = [optimizer.state[weight].values() for weight in weights]
+        return [*weights, *(entry for entries in states for entry in entries)]
+
+    monkeypatch.setattr("cgq.vectors.layout.SMALL", 4)
+    whole = moved()
+    monkeypatch.setattr("cgq.vectors.layout.PIECE", 16)
+    assert all(map(torch.equal, whole, moved()))
 
 
 def test_line_search_lands_where_its_snapshot_says() -> None:

@@ -19,7 +19,7 @@ from cgq.rules.momentum import momentum_of
 from cgq.rules.scalars import Number, choose, is_finite, is_zero, least, quotient
 from cgq.rules.search import Search
 from cgq.vectors.layout import Buffer
-from cgq.vectors.line import Combination, Line, by_spans
+from cgq.vectors.line import Combination, Line, by_pieces
 from cgq.vectors.process_group import Ranks
 from cgq.vectors.products import Dots, Vector, pairs_of, share_ahead
 
@@ -160,7 +160,7 @@ class Conjugate(Direction):
 
     def move(self, plan: Plan) -> None:
         """p ← -g + βp, and α along it."""
-        move = by_spans(self.layout, self._along_new(plan)(plan.trial))
+        move = by_pieces(self.layout, self._along_new(plan)(plan.trial))
         self._state.remember(self._residual, plan.beta, self._squares, move)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from cgq.engine.direction import Outcome
 from cgq.rules.capped import Capped
 from cgq.rules.scalars import times
-from cgq.vectors.layout import Buffer, Layout
+from cgq.vectors.layout import Buffer, Layout, cut
 from cgq.vectors.recording import Recording
 from cgq.vectors.sharding import sharded_like, take_over
 from cgq.vectors.workspace import Workspace
@@ -186,22 +186,24 @@ class DirectionState(Workspace):
         new: Residual,
         beta: float,
         squares: list[Any] | None,
-        then: Callable[[int], None] | None = None,
+        then: Callable[[int, slice], None] | None = None,
     ) -> None:
         """p ← r + βp and the residual ← r, whose square is known.
 
-        `then` is told of each span that is done: what was just written is still in the cache.
+        `then` is told what is done of each span: what was just written is still in the cache. The
+        last comes first: of r, and of the old residual, it holds what the inner products read last.
         """
-        alike, h = True, None
-        for span, (p, r) in enumerate(zip(self.direction.parts, new.vector.parts, strict=True)):
+        alike = True
+        for span, elements in self.layout.pieces():
+            p, r = cut(self.direction.parts[span], elements), cut(new.vector.parts[span], elements)
             if self.residual is None:
                 p.mul_(beta).add_(r, alpha=new.scale)
             else:
-                h = torch.mul(r, new.scale, out=self.residual.parts[span])
+                h = torch.mul(r, new.scale, out=cut(self.residual.parts[span], elements))
                 torch.add(h, p, alpha=beta, out=p)
                 alike = alike and h.data_ptr() % ALIGNED == r.data_ptr() % ALIGNED
             if then is not None:
-                then(span)
+                then(span, elements)
         # Elsewhere in a cache line a sum is made in another order: a run that goes on from a
         # checkpoint, where h·h has to be computed, would have other bits.
-        self.squares = squares if alike and h is not None else None
+        self.squares = squares if alike and self.residual is not None else None

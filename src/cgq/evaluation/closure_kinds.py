@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 Closure = Callable[..., Any]
@@ -19,7 +19,10 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
     takes_any = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # as decorators' wrappers do
     if code and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes_any):
         return (lambda backward: closure()), False  # by far the most frequent, and quickly told
-    if _takes_only_backward(closure):  # the next; to ask for a signature costs as much as a kernel
+    names = _plain_names(closure)  # the next; to ask for a signature costs as much as a layer
+    if names == ():
+        return (lambda backward: closure()), False
+    if names == ("backward",):
         return (lambda backward: closure(backward=backward)), True
     try:
         signature = inspect.signature(closure)
@@ -44,15 +47,18 @@ def called_with_backward(closure: Closure) -> tuple[Callable[[bool], Any], bool]
     return (lambda backward: closure()), False
 
 
-def _takes_only_backward(closure: Closure) -> bool:
-    """Whether it is plainly `def closure(backward)`, with a default or without."""
-    if type(closure) is not FunctionType or closure.__dict__:  # where a wrapper tells of another
-        return False
-    code = closure.__code__
+def _plain_names(closure: Closure) -> tuple[str, ...] | None:
+    """Of a plain function, or a method that is one, what it takes by name; else None."""
+    is_method = isinstance(closure, MethodType)
+    function: Any = closure.__func__ if isinstance(closure, MethodType) else closure
+    if type(function) is not FunctionType or function.__dict__:  # where a wrapper tells of another
+        return None
+    code = function.__code__
     others = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] == ("backward",) and not (
-        code.co_posonlyargcount or code.co_flags & others
-    )
+    if code.co_posonlyargcount or code.co_flags & others or code.co_argcount < is_method:
+        return None
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return names[is_method:]
 
 
 def is_lightning_s(closure: Closure) -> bool:

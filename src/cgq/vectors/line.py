@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from cgq.rules.scalars import Number
-from cgq.vectors.layout import Buffer, Layout
+from cgq.vectors.layout import ALL, Buffer, Layout, in_a_row, lie_alike
 
 
 class Combination(NamedTuple):
@@ -43,19 +43,33 @@ def combine(layout: Layout, combination: Combination, start: Buffer | None = Non
             torch._foreach_add_(thetas, moves, alpha=factor)
 
 
-def by_spans(layout: Layout, combination: Combination) -> Callable[[int], None]:
-    """θ ← kept·θ + Σ factor·vector of the parameters in one span, each time it is called."""
+def by_pieces(layout: Layout, combination: Combination) -> Callable[[int, slice], None]:
+    """θ ← kept·θ + Σ factor·vector of one of the layout's pieces, each time it is called."""
     values = layout.values()
 
-    def move(number: int) -> None:
-        span = layout.spans[number]
-        kept = combination.kept[span.group]
-        for index in span.members:
+    def move(number: int, elements: slice) -> None:
+        _, _, group, members = layout.spans[number]
+        kept, first = combination.kept[group], members[0]
+        if elements is ALL and len(members) == 1:  # the most frequent, and quickly done
             if kept != 1.0:
-                values[index].mul_(kept)
-            for vector, factors in combination.terms:
-                if factors[span.group]:
-                    values[index].add_(vector.views[index], alpha=factors[span.group])
+                values[first].mul_(kept)
+            for vector, of in combination.terms:
+                if of[group]:
+                    values[first].add_(vector.views[first], alpha=of[group])
+            return
+        terms = [(vector, of[group]) for vector, of in combination.terms if of[group]]
+        if elements is not ALL and terms and lie_alike(values[first], terms[0][0].views[first]):
+            thetas = [in_a_row(values[first])[elements]]
+            moves = [([vector.parts[number][elements]], factor) for vector, factor in terms]
+        elif not elements.start:  # a parameter with gaps is moved when the last piece is due
+            thetas = [values[index] for index in members]
+            moves = [([v.views[index] for index in members], factor) for v, factor in terms]
+        else:
+            return
+        if kept != 1.0:
+            torch._foreach_mul_(thetas, kept)
+        for vectors, factor in moves:
+            torch._foreach_add_(thetas, vectors, alpha=factor)
 
     return move
 

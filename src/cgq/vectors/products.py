@@ -13,10 +13,8 @@ from torch import Tensor
 from cgq.rules.scalars import Number, scalar_dtype, stacked, times
 from cgq.vectors import one_pass
 from cgq.vectors.formula import formula
-from cgq.vectors.layout import Layout
+from cgq.vectors.layout import PIECE, Layout
 
-# So much is multiplied at a time: it is still in the cache when the next product asks for it.
-PIECE = 1 << 20
 NARROW = torch.bfloat16, torch.float16
 
 Dots = dict[tuple[str, str], list[Any]]
