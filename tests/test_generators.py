@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cgq import CGQ
 from cgq.evaluation.environment import LOOKS
@@ -56,3 +56,22 @@ def test_who_draws_is_honest_once_it_was_seen(draw: Any, first: int, search_prob
     random.seed(1)
     np.random.seed(1)
     assert losses[seen_from:] == pytest.approx([3.0 + draw() for _ in losses[seen_from:]])
+
+
+def test_generators_go_back_even_where_gradients_cannot() -> None:
+    """A closure that fails after it has changed the dtype of the weights."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = CGQ(model.parameters())
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+
+    def closure() -> torch.Tensor:
+        model(torch.rand(8, 4))
+        model.double()
+        raise ValueError("mine")
+
+    before = torch.get_rng_state()
+    with pytest.raises((ValueError, RuntimeError)):
+        optimizer.step(closure)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not model[1].num_batches_tracked

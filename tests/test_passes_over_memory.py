@@ -131,6 +131,42 @@ def test_a_move_in_pieces_is_that_of_the_whole(
     assert all(map(torch.equal, whole, moved()))
 
 
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"nesterov": True, "momentum": 0.9}])
+def test_a_long_parameter_with_gaps_leaves_what_lies_between(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its gradient has the same gaps, as a slice of one flat gradient may have."""
+    monkeypatch.setattr("cgq.vectors.layout.PIECE", 16)
+    whole, gradient = torch.zeros(12, 20), torch.ones(12, 20)
+    weight = torch.nn.Parameter(whole[:, :10])
+    optimizer = CGQ([weight], lr=0.1, **options)
+    for _ in range(2):
+        weight.grad = gradient[:, :10]
+        optimizer.step()
+    assert not whole[:, 10:].any()
+    assert len(weight.detach().unique()) == 1
+    assert float(weight.detach().max()) < 0.0
+
+
+@pytest.mark.parametrize("sizes", [[40], [3] * MANY])
+def test_decay_of_narrow_weights_is_rounded_once(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A factor of 0.9967 is 0.9961 in bf16: the decay would be a sixth too strong."""
+    monkeypatch.setattr("cgq.vectors.layout.PIECE", 16)
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(size, dtype=torch.bfloat16)) for size in sizes]
+    kept = [weight.detach().clone() for weight in weights]
+    optimizer = CGQ(weights, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True)
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    weights[0].grad[0] = 1e-30  # so small that nothing but the decay is seen
+    optimizer.step()
+    factor = 1.0 - 0.1 * optimizer.param_groups[0]["step_size"]
+    for weight, before in zip(weights, kept, strict=True):
+        assert torch.equal(weight.detach(), (before.double() * factor).bfloat16())
+
+
 def test_line_search_lands_where_its_snapshot_says() -> None:
     """θ + αd of the kept θ, although the base has left the weights elsewhere."""
     torch.manual_seed(0)

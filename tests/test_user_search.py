@@ -479,3 +479,56 @@ def test_a_step_beyond_the_ceiling_counts_as_the_ceiling() -> None:
     optimizer.step(lambda: weight.square().sum())
     group = optimizer.param_groups[0]
     assert (group["step_size"], group["average"]) == (0.3, 0.3)
+
+
+def test_a_record_that_cannot_be_read_undoes_all_of_the_step() -> None:
+    """Its curvature is looked at before anything is remembered that could not be taken back."""
+    calls = []
+
+    def search(phi: Callable[[float], float], start: Start) -> Search:
+        calls.append(start.trial)
+        curvature: Any = None if len(calls) == 4 else 1.0
+        return Search(
+            *(start.loss, start.slope, curvature, (start.trial,), (phi(start.trial),), start.trial),
+            accepted=True,
+            capped=False,
+        )
+
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(5))
+    optimizer = ConjugateDescent([weight], search=search)
+
+    def kept() -> list[Tensor]:
+        return [tensor.clone() for tensor in (weight.detach(), *optimizer.state[weight].values())]
+
+    def closure() -> Tensor:
+        return (torch.arange(1.0, 6.0) * weight.square()).sum()
+
+    for _ in range(3):
+        optimizer.step(closure)
+    before = kept()
+    with pytest.raises(TypeError):
+        optimizer.step(closure)
+    assert all(map(torch.equal, before, kept()))
+
+
+def test_a_short_first_trial_of_it_makes_no_rate_unknown() -> None:
+    """The guard of LineSearch's rate goes by the ceiling, wherever a search begins."""
+
+    def halving(phi: Callable[[float], float], start: Start) -> Search:
+        step = start.ceiling / 1024
+        losses = [phi(step)]
+        return Search(
+            *(start.loss, start.slope, 0.0, (step,), tuple(losses), start.ceiling),
+            accepted=True,
+            capped=True,
+        )
+
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(50, dtype=torch.float64))
+    optimizer = LineSearch(torch.optim.SGD([weight], lr=0.1), search=halving)
+    group = optimizer.param_groups[0]
+    for _ in range(30):
+        noise = torch.randn(50, dtype=torch.float64)
+        optimizer.step(lambda noise=noise: 2.0 + 0.01 * noise @ weight)
+        assert group["known_rate"] >= 0.4 * group["step_size"]

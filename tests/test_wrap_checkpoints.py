@@ -161,3 +161,16 @@ def test_the_base_may_be_loaded_on_its_own() -> None:
     job.optimizer.base.load_state_dict(copy.deepcopy(job.optimizer.base.state_dict()))
     job.train(5, 10)
     assert_same(job.all(), Job(adamw).train(0, 10).all())
+
+
+def test_the_base_may_load_what_an_older_version_saved() -> None:
+    weight = nn.Parameter(torch.ones(5))
+    optimizer = LineSearch(torch.optim.AdamW([weight]))
+    for _ in range(3):
+        optimizer.step(lambda: weight.square().sum())
+    state = copy.deepcopy(optimizer.state_dict())
+    for group in state["param_groups"]:
+        del group["known_rate"]
+    optimizer.base.load_state_dict(state)
+    optimizer.step(lambda: weight.square().sum())
+    assert optimizer.param_groups[0]["known_rate"] > 0.0

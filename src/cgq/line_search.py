@@ -24,6 +24,7 @@ from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, s
 from cgq.rules.capped import Capped
 from cgq.rules.parabola import Fit, two_point
 from cgq.rules.search import SearchRule
+from cgq.rules.trust_region import Region
 from cgq.vectors.layout import Layout, with_gradients
 from cgq.vectors.sharding import reduction
 
@@ -207,8 +208,9 @@ class LineSearch(SearchOptimizer):
 
     def _meet_groups(self) -> None:
         """The base may have been given other groups, or rates, behind our back."""
-        if not all("full_lr" in group for group in self.param_groups):
-            self._complete_groups()
+        newest = Region._fields[-1] if self.options.is_guarded else "full_lr"
+        if not all("full_lr" in group and newest in group for group in self.param_groups):
+            self._complete_groups()  # the base may have loaded an older checkpoint too
         note_full_rates(self.param_groups)
 
     def _take_step(
@@ -254,8 +256,8 @@ class LineSearch(SearchOptimizer):
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         super()._record(outcome, objective)
-        if outcome is not None:
-            self._ceiling.judge(outcome, self.param_groups)
+        if outcome is not None and self._workspace is not None:
+            self._ceiling.judge(outcome, self.param_groups, self._workspace.layout)
         applied = None if outcome is None else outcome.numbers.get("step_size")
         if isinstance(applied, float) and self._workspace is not None:
             most = self._workspace.layout.range / max(1.0, *rates(self.param_groups))

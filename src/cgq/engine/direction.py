@@ -55,6 +55,8 @@ class Outcome(NamedTuple):
     """The minimised loss at the old point, as all ranks see it; None: the step saw none."""
     skipped: bool | Tensor = False
     search: Search | None = None
+    ceiling: float = math.nan
+    """The longest step that the search was allowed."""
     capped: bool = False
     """Whether the ceiling, or the trial under it, kept the search from going further."""
     due: bool = False

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.evaluation.precision import rounding
-from cgq.rules.search import Search
 from cgq.rules.trust import Trust, fading
-from cgq.rules.trust_region import Region
+from cgq.rules.trust_region import Region, Tried
 from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]
@@ -41,11 +39,13 @@ class RelativeCeiling(NamedTuple):
         fade, age = self._time(group)
         if loss is None or not self.is_judged:
             return self.rho * fade
-        # Weights of few digits, as in bf16, do not see a step that is shorter than those.
-        visible = min(self.rho * fade, rounding(layout.dtypes))
-        return max(Region.of(group).ceiling(self.rho, fade, age), visible)
+        return max(Region.of(group).ceiling(self.rho, fade, age), self._visible(fade, layout))
 
-    def judge(self, outcome: Outcome, groups: Groups) -> None:
+    def _visible(self, fade: float, layout: Layout) -> float:
+        """What weights of few digits, as in bf16, see of a step: nothing that is shorter."""
+        return min(self.rho * fade, rounding(layout.dtypes))
+
+    def judge(self, outcome: Outcome, groups: Groups, layout: Layout) -> None:
         """Let the search and the next batch say how long a step may be."""
         if outcome.search is None or outcome.skipped or not self.is_judged:
             return
@@ -60,7 +60,11 @@ class RelativeCeiling(NamedTuple):
             rho=self.rho,
             fade=fade,
             age=age,
-            rate=_rate(outcome.search, groups),
+            tried=Tried(
+                _rate(outcome.ceiling, groups),
+                self.now(first, outcome.loss, layout),
+                self._visible(fade, layout),
+            ),
         )
         for group in groups:
             group.update(region._asdict())
@@ -71,9 +75,7 @@ class RelativeCeiling(NamedTuple):
         return fading(steps, self.full_steps), steps / self.full_steps
 
 
-def _rate(search: Search, groups: Groups) -> float:
-    """The base's rate, before any schedule, for a step as long as the first trial: the ceiling."""
-    if not search.trial_steps:
-        return math.nan
+def _rate(step: float, groups: Groups) -> float:
+    """The base's rate, before any schedule, for a step of so many of its updates."""
     full = max(float(group["full_lr"]) for group in groups)
-    return search.trial_steps[0] * float(groups[0]["lift"]) * full
+    return step * float(groups[0]["lift"]) * full

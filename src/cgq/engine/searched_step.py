@@ -125,20 +125,14 @@ class SearchedStep:
             average = old
             alpha = self._direction.average_step(plan.ceiling)
         line.move_to(alpha)
-        # Whatever a device has to do is told to it before anything is written down: it waits.
-        is_skipped, numbers = bool(search.evaluations and not alpha), {}
-        if not is_skipped:
-            self._objective.end_probes()
-            self._direction.remember(plan)
-            numbers = {"step_size": alpha, "average": average, **search.memory}
-            numbers |= self._direction.numbers(plan, search)
-        # The trial is taken; and if it has shrunk, it was too long before.
+        # All that is asked of a search, which may be the user's, before what cannot be undone.
         endless = search.accepted and search.curvature <= 0.0
+        # The trial is taken; and if it has shrunk, it was too long before.
         endless = endless and self._before.get("trial_scale", 1.0) == 1.0
-        return Outcome(
-            numbers,
+        outcome = Outcome(
+            {"step_size": alpha, "average": average, **search.memory},
             plan.loss,
-            skipped=is_skipped,
+            ceiling=plan.ceiling,
             search=search.seen_with(self._direction.sign),
             capped=bool(search.capped or endless),
             agreement=plan.agreement,
@@ -147,6 +141,12 @@ class SearchedStep:
             is_constant=_is_constant(search, plan),
             repeats=repeats,
         )
+        if search.evaluations and not alpha:
+            return outcome._replace(numbers={}, skipped=True)
+        self._objective.end_probes()
+        self._direction.remember(plan)
+        outcome.numbers.update(self._direction.numbers(plan, search))
+        return outcome
 
     def _repeats_start(self, line: Line, plan: Plan) -> bool:
         """Whether φ(0) is what it was, as far as rounding allows."""

@@ -87,8 +87,10 @@ class ClosureObjective:
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
                 loss = self._loss_and_gradient(at_hand, given)
         except BaseException:
-            self._set_grads(at_hand)
-            self._environment.rewind()
+            try:
+                self._set_grads(at_hand)
+            finally:
+                self._environment.rewind()
             raise
         self._grads = [param.grad for param in self._params]
         return loss

@@ -27,6 +27,21 @@ WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
 FAMILIAR = 10  # searches, at first, whose rates are known
 LEAP = 1.5  # times a known rate: so far a run goes where nothing tells that it is well
+AT_ONCE = 2.0  # times what was known: no single batch makes a rate known that is far beyond
+
+
+class Tried(NamedTuple):
+    """The ceiling that a search had."""
+
+    rate: float
+    """The base's rate, before any schedule, at which its update is so long."""
+    length: float
+    """Relative to the weights."""
+    visible: float = 0.0
+    """What the digits of the weights show of a relative length."""
+
+
+UNKNOWN = Tried(math.nan, math.nan)
 
 
 class Region(NamedTuple):
@@ -49,7 +64,7 @@ class Region(NamedTuple):
     >>> for step in range(20):
     ...     region = region.after(
     ...         straight, 0.1, 0.2, steps=step, trust=trust, rho=0.005, fade=1.0, age=0.05,
-    ...         rate=0.1)
+    ...         tried=UNKNOWN)
     >>> round(region.radius, 4)
     0.0258
     """
@@ -67,7 +82,7 @@ class Region(NamedTuple):
     judged_at: int = 0
     """The number of steps at the last search."""
     known_rate: float = 0.0
-    """The longest rate at which batches agreed or the loss fell, or with which the run began."""
+    """The highest rate at which batches agreed or the loss fell, or with which the run began."""
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Region:
@@ -116,19 +131,19 @@ class Region(NamedTuple):
         rho: float,
         fade: float,
         age: float,
-        rate: float,
+        tried: Tried,
     ) -> Region:
         """After a search; `agreement` is NaN where nothing is known of the step before.
 
-        ρ·fade is the ceiling now, `age` how many times `full_steps` the run has taken, and `rate`
-        the base's rate at which its update is as long as the ceiling was; NaN: not known.
+        ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
         """
         straight = straightness(search)
         judged = self._judged(straight, agreement, own_agreement)._replace(judged_at=steps)
-        judged = judged._knowing(rate, trust)
+        judged = judged._knowing(tried.rate, trust)
+        familiar = judged._familiar(tried, trust)
         if straight < 0.0 and search.step_size < search.trial_steps[0]:
-            least = min(SAFE / 2.0, rho * fade)
-            return judged._replace(radius=max(SHORTER * self.radius, least))
+            shorter = max(SHORTER * self.radius, min(SAFE / 2.0, rho * fade, self.radius))
+            return judged._replace(radius=min(shorter, familiar))
         earned, radius = judged.earned(trust, rho, fade), self.radius
         sure = _usual(earned, rho)
         if radius < earned:  # not while trials mostly climb: the next one would too
@@ -140,26 +155,28 @@ class Region(NamedTuple):
             new = max(new, judged._grown(rho, age))
         elif judged.certainty < -SURE or judged.straightness < BENT:
             new = min(new, max(sure, NARROWER * radius))
-        widest = min(max(earned, _widest(rho, age)), judged._familiar(rate, trust, rho, fade, age))
-        return judged._replace(radius=min(new, widest))
+        return judged._replace(radius=min(new, max(earned, _widest(rho, age)), familiar))
 
     def _knowing(self, rate: float, trust: Trust) -> Region:
         """Knowing this rate, if all is well with it."""
         proven = self.certainty > PROOF or trust.has_fallen
         if not rate > self.known_rate or not (proven or trust.searches <= FAMILIAR):
             return self
-        return self._replace(known_rate=rate)
+        known = min(rate, AT_ONCE * self.known_rate) if self.known_rate else rate
+        return self._replace(known_rate=known)
 
-    def _familiar(self, rate: float, trust: Trust, rho: float, fade: float, age: float) -> float:
+    def _familiar(self, tried: Tried, trust: Trust) -> float:
         """How wide it may be without a rate that is far beyond what is known.
 
         Where a gradient vanishes, as on the plateau of a plain VGG, a step of the same relative
-        length has a rate that grows without end; along that way units go dark.
+        length has a rate that grows without end; along that way units go dark. One batch narrows
+        it no more than a trial that failed, and none below what the weights can show.
         """
-        if not rate > 0.0 or not self.known_rate:
+        if not tried.rate > 0.0 or not self.known_rate:
             return math.inf
         leap = LEAP * max(1.0, trust.losses / PATIENCE)
-        return self.ceiling(rho, fade, age) * leap * self.known_rate / rate
+        familiar = tried.length * leap * self.known_rate / tried.rate
+        return max(familiar, SHORTER * self.radius, tried.visible)
 
     def _judged(self, straight: float, agreement: float, own: float) -> Region:
         """With what was measured now."""

@@ -168,6 +168,10 @@ class Layout:
         size = real(self.params[first].detach()).element_size()
         return (first, second), size * (self._offsets[second] - self._offsets[first])
 
+    def has_no_gaps(self, index: int, value: Tensor) -> bool:
+        """Whether a parameter lies in memory as its place in a vector does, which has none."""
+        return _are_alike(value.shape, value.stride(), self._shapes[index][1])
+
     def zeros(self) -> Buffer:
         """A new vector of zeros."""
         return self._buffer(torch.zeros)
@@ -245,7 +249,11 @@ def in_a_row(tensor: Tensor) -> Tensor:
 
 def lie_alike(tensor: Tensor, like: Tensor) -> bool:
     """Whether their strides differ only where there is one element, or none."""
-    if tensor.stride() == like.stride():
+    return _are_alike(tensor.shape, tensor.stride(), like.stride())
+
+
+def _are_alike(shape: torch.Size, strides: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    if strides == others:
         return True
-    sides = zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
+    sides = zip(shape, strides, others, strict=True)
     return all(mine == its for size, mine, its in sides if size > 1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from cgq.rules.scalars import Number
-from cgq.vectors.layout import ALL, Buffer, Layout, in_a_row, lie_alike
+from cgq.vectors.layout import ALL, Buffer, Layout, in_a_row
 
 
 class Combination(NamedTuple):
@@ -37,10 +38,15 @@ def combine(layout: Layout, combination: Combination, start: Buffer | None = Non
                 moves, factor = terms.pop(0)
                 for theta, origin, move in zip(thetas, starts, moves, strict=True):
                     torch.add(origin, move, alpha=factor, out=theta)
-        if kept != 1.0:
-            torch._foreach_mul_(thetas, kept)
-        for moves, factor in terms:
-            torch._foreach_add_(thetas, moves, alpha=factor)
+        _move(thetas, kept, terms)
+
+
+def _move(thetas: list[Tensor], kept: Number, terms: Iterable[tuple[list[Tensor], Number]]) -> None:
+    """θ ← kept·θ + Σ factor·vector."""
+    for theta in thetas if kept != 1.0 else ():
+        theta.mul_(kept)  # one by one: for many, torch rounds the factor to bf16 first
+    for moves, factor in terms:
+        torch._foreach_add_(thetas, moves, alpha=factor)
 
 
 def by_pieces(layout: Layout, combination: Combination) -> Callable[[int, slice], None]:
@@ -50,26 +56,13 @@ def by_pieces(layout: Layout, combination: Combination) -> Callable[[int, slice]
     def move(number: int, elements: slice) -> None:
         _, _, group, members = layout.spans[number]
         kept, first = combination.kept[group], members[0]
-        if elements is ALL and len(members) == 1:  # the most frequent, and quickly done
-            if kept != 1.0:
-                values[first].mul_(kept)
-            for vector, of in combination.terms:
-                if of[group]:
-                    values[first].add_(vector.views[first], alpha=of[group])
-            return
         terms = [(vector, of[group]) for vector, of in combination.terms if of[group]]
-        if elements is not ALL and terms and lie_alike(values[first], terms[0][0].views[first]):
-            thetas = [in_a_row(values[first])[elements]]
-            moves = [([vector.parts[number][elements]], factor) for vector, factor in terms]
+        if elements is not ALL and layout.has_no_gaps(first, values[first]):
+            theta = in_a_row(values[first])[elements]
+            _move([theta], kept, [([v.parts[number][elements]], factor) for v, factor in terms])
         elif not elements.start:  # a parameter with gaps is moved when the last piece is due
-            thetas = [values[index] for index in members]
             moves = [([v.views[index] for index in members], factor) for v, factor in terms]
-        else:
-            return
-        if kept != 1.0:
-            torch._foreach_mul_(thetas, kept)
-        for vectors, factor in moves:
-            torch._foreach_add_(thetas, vectors, alpha=factor)
+            _move([values[index] for index in members], kept, moves)
 
     return move
 
