@@ -129,11 +129,7 @@ class SearchOptimizer(Optimizer):
         self.last_search = None
         loss, params = None, self._params()
         if closure is None:
-            with Rollback() as rollback:
-                outcome = self._take_step(None, None, rollback)
-                if outcome is None or outcome.skipped is not True:
-                    rollback.pop_all()
-            self._record(outcome, None)
+            self._outcome_of(None, None)
             self._gradients.used(params, from_caller=True)
         else:
             loss = self._step_on(closure, params)
@@ -150,8 +146,8 @@ class SearchOptimizer(Optimizer):
             loss = objective.first_pass(stale)
             try:
                 zeroed = self._gradients.stale is not stale  # by the closure's zero_grad()
-                is_told = zeroed or were_found
-                outcome = self._outcome_of(objective, loss, is_told=is_told)
+                drops = not (zeroed or were_found) and self._gradients.are_missed(objective.dropped)
+                outcome = self._outcome_of(objective, loss, drops=drops)
             finally:
                 self._gradients_are_used(objective, params)
         finally:
@@ -161,15 +157,16 @@ class SearchOptimizer(Optimizer):
         return loss
 
     def _outcome_of(
-        self, objective: Objective, loss: Tensor | float | None, *, is_told: bool
+        self, objective: Objective | None, loss: Tensor | float | None, *, drops: bool = False
     ) -> Outcome | None:
-        """Take the step and write it down; `is_told`: somebody knows of gradients of before."""
+        """Take the step and write it down; `drops`: gradients were there that it does not use."""
         with Rollback() as rollback:
-            rollback.callback(objective.undo)
-            if not is_told and self._gradients.are_missed(objective.dropped):
-                self._messages.give(DROPPED)
-            if self._team is not None:
-                self._team.refuse_join(self._environment.modules)
+            if objective is not None:
+                rollback.callback(objective.undo)
+                if drops:
+                    self._messages.give(DROPPED)
+                if self._team is not None:
+                    self._team.refuse_join(self._environment.modules)
             outcome = self._take_step(objective, loss, rollback)
             if outcome is None or outcome.skipped is not True:
                 rollback.pop_all()
