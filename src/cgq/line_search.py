@@ -49,7 +49,7 @@ class LineSearch(SearchOptimizer):
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
             only as a rate between its groups, and for schedulers.
-        max_relative_step: ρ, the step relative to the weights that the ceiling settles at.
+        max_relative_step: ρ, the step relative to the weights that the ceiling may reach.
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         search_prob: the share of batches that are searched while all is well; every batch is at
