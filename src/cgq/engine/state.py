@@ -191,7 +191,7 @@ class DirectionState(Workspace):
         """p ← r + βp and the residual ← r, whose square is known.
 
         `then` is told what is done of each span: what was just written is still in the cache. The
-        last comes first: of r, and of the old residual, it holds what the inner products read last.
+        last span comes first: the inner products, which were made before, have read it last.
         """
         alike = True
         for span, elements in self.layout.pieces():
