@@ -30,7 +30,7 @@ class Displacement(Workspace):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        self.least = SMALL * math.sqrt(sum(param.numel() for param in layout.params))
+        self.least = SMALL * math.sqrt(layout.weights)
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.evaluation.precision import rounding
-from cgq.rules.trust import Trust, fading
+from cgq.rules.trust import Trust, fading, outset
 from cgq.rules.trust_region import Region, Tried
 from cgq.vectors.layout import Layout
 
@@ -21,7 +21,7 @@ class RelativeCeiling(NamedTuple):
     rho: float
     full_steps: float
     is_judged: bool
-    """Whether searches and batches judge it; else it is ρ, fading."""
+    """Whether searches and batches judge it; else it is ρ, fading, whatever the network's size."""
 
     @property
     def numbers(self) -> dict[str, float | int]:
@@ -36,10 +36,11 @@ class RelativeCeiling(NamedTuple):
 
     def now(self, group: dict[str, Any], loss: Tensor | float | None, layout: Layout) -> float:
         """That of the step to come."""
-        fade, age = self._time(group)
         if loss is None or not self.is_judged:
-            return self.rho * fade
-        return max(Region.of(group).ceiling(self.rho, fade, age), self._visible(fade, layout))
+            return self.rho * fading(group["steps"], self.full_steps)
+        fade, age, most = self._time(group, layout)
+        radius = Region.of(group).ceiling(self.rho, fade, age, most)
+        return max(radius, self._visible(fade, layout))
 
     def _visible(self, fade: float, layout: Layout) -> float:
         """What weights of few digits, as in bf16, see of a step: nothing that is shorter."""
@@ -50,7 +51,7 @@ class RelativeCeiling(NamedTuple):
         if outcome.search is None or outcome.skipped or not self.is_judged:
             return
         first = groups[0]
-        fade, age = self._time(first)
+        fade, age, most = self._time(first, layout)
         region = Region.of(first).after(
             outcome.search.seen_with(-1.0 if first.get("maximize") else 1.0),
             outcome.agreement,
@@ -65,14 +66,15 @@ class RelativeCeiling(NamedTuple):
                 self.now(first, outcome.loss, layout),
                 self._visible(fade, layout),
             ),
+            most=most,
         )
         for group in groups:
             group.update(region._asdict())
 
-    def _time(self, group: dict[str, Any]) -> tuple[float, float]:
-        """By how much ρ has faded, and how many times `full_steps` the run has taken."""
-        steps = group["steps"]
-        return fading(steps, self.full_steps), steps / self.full_steps
+    def _time(self, group: dict[str, Any], layout: Layout) -> tuple[float, float, float]:
+        """What ρ has faded to, how many times `full_steps` were taken, and what it began with."""
+        steps, most = group["steps"], outset(layout.weights)
+        return fading(steps, self.full_steps, most), steps / self.full_steps, most
 
 
 def _rate(step: float, groups: Groups) -> float:

@@ -111,14 +111,14 @@ class Region(NamedTuple):
             return math.copysign(math.inf, self.agreement) if self.agreement else 0.0
         return self.agreement * math.sqrt(count / self.agreement_variance)
 
-    def ceiling(self, rho: float, fade: float, age: float) -> float:
+    def ceiling(self, rho: float, fade: float, age: float, most: float = 1.0) -> float:
         """The radius, within the widest that ρ allows now.
 
         >>> Region(radius=0.02).ceiling(0.001, fade=1.0, age=0.9)
         0.002
         """
         stretched = max(rho * fade, STRETCH * min(rho, USUAL) * fade)
-        return min(self.radius, max(stretched, _widest(rho, age)))
+        return min(self.radius, max(stretched, _widest(rho, age, most)))
 
     def after(
         self,
@@ -132,10 +132,12 @@ class Region(NamedTuple):
         fade: float,
         age: float,
         tried: Tried,
+        most: float = 1.0,
     ) -> Region:
         """After a search; `agreement` is NaN where nothing is known of the step before.
 
-        ρ·fade is the ceiling now, and `age` how many times `full_steps` the run has taken.
+        ρ·fade is the ceiling now, no more than most·ρ at any time, and `age` how many times
+        `full_steps` the run has taken.
         """
         straight = straightness(search)
         judged = self._judged(straight, agreement, own_agreement)._replace(judged_at=steps)
@@ -152,10 +154,10 @@ class Region(NamedTuple):
         else:  # fade from where growth has led
             new = max(earned, radius * math.sqrt((self.judged_at + 1) / (steps + 1)))
         if judged._may_grow(trust):
-            new = max(new, judged._grown(rho, age))
+            new = max(new, judged._grown(rho, age, most))
         elif judged.certainty < -SURE or judged.straightness < BENT:
             new = min(new, max(sure, NARROWER * radius))
-        return judged._replace(radius=min(new, max(earned, _widest(rho, age)), familiar))
+        return judged._replace(radius=min(new, max(earned, _widest(rho, age, most)), familiar))
 
     def _knowing(self, rate: float, trust: Trust) -> Region:
         """Knowing this rate, if all is well with it."""
@@ -208,12 +210,12 @@ class Region(NamedTuple):
         sure = self.certainty > SURE and self.straightness > STRAIGHT
         return sure and trust.losses > LARGE_OUTPUTS
 
-    def _grown(self, rho: float, age: float) -> float:
+    def _grown(self, rho: float, age: float, most: float) -> float:
         """As wide as agreement makes it: quickly ρ, and more the straighter the line is."""
-        quick = min(rho, USUAL, self.radius * (1.0 + QUICK * self.confirmed))
+        quick = min(_near(rho, most), self.radius * (1.0 + QUICK * self.confirmed))
         growth = FURTHER * _share(self.straightness, *WIDENS) * self.confirmed
         further = self.radius * (1.0 + growth)
-        return min(_widest(rho, age), max(quick, further))
+        return min(_widest(rho, age, most), max(quick, further))
 
 
 def _share(value: float, none: float, all_of_it: float) -> float:
@@ -230,9 +232,14 @@ def _usual(earned: float, rho: float) -> float:
     return max(min(earned, SAFE), earned * min(1.0, USUAL / rho))
 
 
-def _widest(rho: float, age: float) -> float:
-    """How wide agreement may make it: six ρ at first, two ρ after `full_steps`."""
-    return FAR * min(rho, USUAL) / math.sqrt(age + 0.1)
+def _near(rho: float, most: float) -> float:
+    """How wide agreement quickly makes it."""
+    return min(rho, USUAL) * min(1.0, most)
+
+
+def _widest(rho: float, age: float, most: float) -> float:
+    """How wide agreement may make it: six times that at first, twice after `full_steps`."""
+    return FAR * _near(rho, most) / math.sqrt(age + 0.1)
 
 
 def straightness(search: Search) -> float:

@@ -86,6 +86,7 @@ class Layout:
         self.params = list(params)
         self.ids = list(map(id, self.params))
         self.dtypes = [param.dtype for param in self.params]
+        self.weights = sum(param.numel() for param in self.params)  # of all ranks
         self.groups = list(groups)
         places: dict[tuple[int, torch.device], list[int]] = {}
         for index, (param, group) in enumerate(zip(self.params, self.groups, strict=True)):
