@@ -1,10 +1,11 @@
 """Epoch times on a GPU, as `cgq` runs them, data pipeline included: `make bench-gpu`.
 
 Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
-Then the unsearched step alone, as in a loop of your own, on the tensors of a ResNet-50. The last
-table runs whole cells through the engine, one at a time and several at once. `--apart` leaves the
-parameters where torch put them, instead of side by side in memory; `--only vgg16` and `--tf32` are
-for a quick look.
+`--runs 3` repeats them, and the table has the middle ratio, with the least and the most. Then the
+unsearched step alone, as in a loop of your own, on the tensors of a ResNet-50. The last table runs
+whole cells through the engine, one at a time and several at once. `--apart` leaves the parameters
+where torch put them, instead of side by side in memory; `--only vgg16` and `--tf32` are for a quick
+look.
 """
 
 from __future__ import annotations
@@ -102,8 +103,25 @@ def task_for(name: str) -> Task:
     )
 
 
+def ratios(times: Sequence[float], of: Sequence[float]) -> list[float]:
+    """Of the means of each run."""
+    starts = range(0, len(times), ROUNDS)
+    return [sum(times[i : i + ROUNDS]) / sum(of[i : i + ROUNDS]) for i in starts]
+
+
+def middle(values: Sequence[float], digits: int) -> str:
+    """The one in the middle, and where there are several the least and the most."""
+    found = f"{statistics.median(values):.{digits}f}"
+    spread = f" ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return found + spread if len(values) > 1 else found
+
+
 def epochs_table(
-    device: torch.device, console: Console, networks: Sequence[str], kinds: Sequence[bool]
+    device: torch.device,
+    console: Console,
+    networks: Sequence[str],
+    kinds: Sequence[bool],
+    repeats: int,
 ) -> Table:
     table = Table(
         "network", "arithmetic", "SGD, s an epoch", "CGQ ÷ SGD", "passes", "sCGQ ÷ SGD", "passes",
@@ -118,7 +136,7 @@ def epochs_table(
             for label, method in METHODS.items():
                 console.print(f"[dim]{name} {arithmetic.name} {label}[/]")
                 runs[label] = Trained(name, method, task, arithmetic)
-            for _ in range(ROUNDS):
+            for _ in range(repeats * ROUNDS):
                 for run in runs.values():
                     run.epoch()
             sgd, cgq_, scgq = runs.values()
@@ -126,9 +144,9 @@ def epochs_table(
                 name,
                 arithmetic.name,
                 f"{sgd.seconds:.2f}",
-                f"{cgq_.seconds / sgd.seconds:.2f}",
+                middle(ratios(cgq_.times, sgd.times), 2),
                 f"{cgq_.mean_passes:.2f}",
-                f"{scgq.seconds / sgd.seconds:.3f}",
+                middle(ratios(scgq.times, sgd.times), 3),
                 f"{scgq.mean_passes:.2f}",
                 f"{cgq_.memory / sgd.memory:.2f}",
                 f"{sgd.first_epoch:.0f}",
@@ -202,6 +220,7 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="parameters where torch put them")
     parser.add_argument("--only", nargs="+", choices=NETWORKS, help="these networks, no cells")
     parser.add_argument("--tf32", action="store_true", help="not in bf16")
+    parser.add_argument("--runs", type=int, default=1, help="how many; the table has the middle")
     asked = parser.parse_args()
     apart = asked.apart
     if not torch.cuda.is_available():
@@ -212,14 +231,15 @@ def main() -> None:
     notes, console = Console(stderr=True), Console(width=110)
     device = torch.device("cuda", 0)
     kinds = (False,) if asked.tf32 else (False, True)
-    parts = [epochs_table(device, notes, asked.only or NETWORKS, kinds), step_table(device)]
+    networks = asked.only or NETWORKS
+    parts = [epochs_table(device, notes, networks, kinds, asked.runs), step_table(device)]
     if not asked.only:
         parts.append(jobs_table("cuda", notes, 6))
     versions = f"cgq {cgq.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
     console.print(
         f"batch {BATCH}; SGD with momentum; epochs of {EPOCH:,} images from {BATCHES} batches, "
-        f"mean of {ROUNDS}; passes: forward passes a step; parameters "
+        f"mean of {ROUNDS}; runs: {asked.runs}; passes: forward passes a step; parameters "
         f"{'apart' if apart else 'side by side'}",
         highlight=False,
     )

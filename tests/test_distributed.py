@@ -81,6 +81,8 @@ def test_two_ranks_train_as_one_and_go_on_from_its_checkpoints(tmp_path):
     check_what_is_refused(first["uneven"])
     check_what_is_refused(second["uneven"])
     check_collectives(first["collectives"])
+    # What other ranks hold counts too: so large a network begins with so long steps.
+    assert first["counted"] == second["counted"] == {"ddp": 81, "fsdp": 81}
     check_that_one_goes_on(first["saved"], tmp_path)
     assert_same(first["saved on one"], second["saved on one"])
     loaded, _ = on_two_ranks("loading", tmp_path)

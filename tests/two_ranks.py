@@ -179,6 +179,18 @@ def collectives() -> Any:
     return seen
 
 
+def counted() -> dict[str, int]:
+    """How many weights LineSearch believes the network to have."""
+    seen = {}
+    for kind in "ddp", "fsdp":
+        model = network(kind)
+        optimizer = LineSearch(torch.optim.AdamW(model.parameters()))
+        x, y = batches(1)[0]
+        optimizer.step(lambda model=model, x=x, y=y: loss_on(model, x, y))
+        seen[kind] = optimizer._workspace.layout.weights
+    return seen
+
+
 def uneven_data() -> Batches:
     return [*batches(4), *batches(1, 7), *batches(1, 1), *batches(2)]
 
@@ -335,6 +347,7 @@ def training(folder: Path) -> Any:
         "uneven": uneven(),
         "saved": saving(folder),
         "collectives": collectives(),
+        "counted": counted(),
         "saved on one": saved_on_one(),
     }
 
