@@ -95,3 +95,24 @@ def test_a_small_network_is_counted_by_the_optimizer() -> None:
     run.step()
     layout = run.optimizer._workspace.layout
     assert layout.weights == sum(param.numel() for param in run.model.parameters())
+
+
+@pytest.mark.parametrize(("agreement", "times"), [(-0.05, 2.0), (-0.3, 1.0)])
+def test_where_the_next_batch_is_opposed_a_small_network_keeps_to_rho(
+    agreement: float, times: float
+) -> None:
+    """As on an MLP around SGD, whose batches ask for a third of each step back."""
+    bent = Search(1.0, -2.0, 0.0, (0.1,), (0.88,), 0.1, accepted=True, capped=True)
+    region, trust = Region(), Trust(losses=1000, earned=1.0)
+    for step in range(200):
+        region = region.after(
+            bent, agreement, 0.8, steps=step, trust=trust, rho=RHO, fade=2.0, age=0.0,
+            tried=UNKNOWN, most=2.0,
+        )  # fmt: skip
+    assert region.radius == pytest.approx(times * RHO)
+    wide = region._replace(radius=2.0 * RHO, agreement=agreement)
+    after = wide.after(
+        bent, agreement, 0.8, steps=200, trust=trust, rho=RHO, fade=2.0, age=0.0,
+        tried=UNKNOWN, most=2.0,
+    )  # fmt: skip
+    assert after.radius == pytest.approx((2.0 if times > 1.0 else 1.9) * RHO)  # by degrees

@@ -25,6 +25,7 @@ FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
 QUICK, FURTHER = 1.0, 0.25
 WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
+OPPOSED = -0.1  # agreement: the next batch asks for so much of a step to be taken back
 FAMILIAR = 10  # searches, at first, whose rates are known
 LEAP = 1.5  # times a known rate: so far a run goes where nothing tells that it is well
 AT_ONCE = 2.0  # times what was known: no single batch makes a rate known that is far beyond
@@ -146,7 +147,8 @@ class Region(NamedTuple):
         if straight < 0.0 and search.step_size < search.trial_steps[0]:
             shorter = max(SHORTER * self.radius, min(SAFE / 2.0, rho * fade, self.radius))
             return judged._replace(radius=min(shorter, familiar))
-        earned, radius = judged.earned(trust, rho, fade), self.radius
+        full = min(fade, 1.0) if judged.agreement < OPPOSED else fade
+        earned, radius = judged.earned(trust, rho, full), self.radius
         sure = _usual(earned, rho)
         if radius < earned:  # not while trials mostly climb: the next one would too
             least_straight = 0.0 if radius < sure else STRETCHES[0]
