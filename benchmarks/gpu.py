@@ -1,11 +1,11 @@
 """Epoch times on a GPU, as `cgq` runs them, data pipeline included: `make bench-gpu`.
 
 Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
-`--runs 3` repeats them, and the table has the middle ratio, with the least and the most. Then the
-unsearched step alone, as in a loop of your own, on the tensors of a ResNet-50. The last table runs
-whole cells through the engine, one at a time and several at once. `--apart` leaves the parameters
-where torch put them, instead of side by side in memory; `--only vgg16` and `--tf32` are for a quick
-look.
+`--runs 3` goes on with them twice, in the same process, and the table has the middle ratio, with
+the least and the most; its other numbers are means. Then the unsearched step alone, as in a loop of
+your own, on the tensors of a ResNet-50. The last table runs whole cells through the engine, one at
+a time and several at once. `--apart` leaves the parameters where torch put them, instead of side by
+side in memory; `--only vgg16` and `--tf32` are for a quick look.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="parameters where torch put them")
     parser.add_argument("--only", nargs="+", choices=NETWORKS, help="these networks, no cells")
     parser.add_argument("--tf32", action="store_true", help="not in bf16")
-    parser.add_argument("--runs", type=int, default=1, help="how many; the table has the middle")
+    parser.add_argument("--runs", type=int, choices=(1, 3, 5), default=1, help="in one process")
     asked = parser.parse_args()
     apart = asked.apart
     if not torch.cuda.is_available():

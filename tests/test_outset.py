@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from wrapped_run import Run
 
+from cgq.engine.direction import Outcome
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.rules.search import Search
-from cgq.rules.trust import Trust, fading, outset
+from cgq.rules.trust import SAFE, Trust, fading, outset
 from cgq.rules.trust_region import UNKNOWN, Region
 from cgq.vectors.layout import Layout
 
@@ -97,22 +99,100 @@ def test_a_small_network_is_counted_by_the_optimizer() -> None:
     assert layout.weights == sum(param.numel() for param in run.model.parameters())
 
 
-@pytest.mark.parametrize(("agreement", "times"), [(-0.05, 2.0), (-0.3, 1.0)])
+BENT, STRAIGHT = 0.6, 1.0  # of what the slope promises
+
+
+def judged(
+    region: Region,
+    searches: int,
+    *,
+    share: float = BENT,
+    agreement: float = 0.0,
+    earned: float = 1.0,
+    fade: float = 2.0,
+    most: float = 2.0,
+    age: float = 0.0,
+) -> Region:
+    """After as many searches that bring this share."""
+    search = Search(1.0, -2.0, 0.0, (0.1,), (1.0 - 0.2 * share,), 0.1, accepted=True, capped=True)
+    trust = Trust(losses=1000, earned=earned)
+    for _ in range(searches):
+        region = region.after(
+            search, agreement, 0.8, steps=region.judged_at + 1, trust=trust, rho=RHO, fade=fade,
+            age=age, tried=UNKNOWN, most=most,
+        )  # fmt: skip
+    return region
+
+
+@pytest.mark.parametrize(
+    ("agreement", "times"), [(-0.05, 2.0), (-0.09, 2.0), (-0.11, 1.0), (-0.3, 1.0)]
+)
 def test_where_the_next_batch_is_opposed_a_small_network_keeps_to_rho(
     agreement: float, times: float
 ) -> None:
-    """As on an MLP around SGD, whose batches ask for a third of each step back."""
-    bent = Search(1.0, -2.0, 0.0, (0.1,), (0.88,), 0.1, accepted=True, capped=True)
-    region, trust = Region(), Trust(losses=1000, earned=1.0)
-    for step in range(200):
-        region = region.after(
-            bent, agreement, 0.8, steps=step, trust=trust, rho=RHO, fade=2.0, age=0.0,
-            tried=UNKNOWN, most=2.0,
-        )  # fmt: skip
+    """As on an MLP around SGD."""
+    region = judged(Region(), 200, agreement=agreement)
     assert region.radius == pytest.approx(times * RHO)
-    wide = region._replace(radius=2.0 * RHO, agreement=agreement)
-    after = wide.after(
-        bent, agreement, 0.8, steps=200, trust=trust, rho=RHO, fade=2.0, age=0.0,
-        tried=UNKNOWN, most=2.0,
-    )  # fmt: skip
+    after = judged(region._replace(radius=2.0 * RHO), 1, agreement=agreement)
     assert after.radius == pytest.approx((2.0 if times > 1.0 else 1.9) * RHO)  # by degrees
+
+
+def test_one_batch_is_not_enough_to_oppose() -> None:
+    region = judged(Region(), 200)
+    assert judged(region, 1, agreement=-0.4).radius == pytest.approx(2.0 * RHO)
+    assert judged(region, 2, agreement=-0.4).radius < 1.99 * RHO
+
+
+@pytest.mark.parametrize("fade", [0.5, 1.0])
+def test_opposition_undoes_no_fading(fade: float) -> None:
+    region = judged(Region(), 200, agreement=-0.3, fade=fade)
+    assert region.radius == pytest.approx(fade * RHO)
+
+
+@pytest.mark.parametrize("share", [BENT, 0.7, STRAIGHT])
+@pytest.mark.parametrize("earned", [0.005, 0.01, 0.0125, 0.02, 1.0])
+def test_who_is_opposed_goes_no_further(share: float, earned: float) -> None:
+    opposed = judged(Region(), 200, share=share, earned=earned, agreement=-0.3).radius
+    assert opposed <= judged(Region(), 200, share=share, earned=earned).radius
+
+
+@pytest.mark.parametrize("most", [0.5, 1.0, 2.0])
+def test_agreement_quickly_makes_it_rho_or_less_of_a_large_network(most: float) -> None:
+    """Along a line that bends a little, agreement widens it to that and no further."""
+    region = judged(Region(), 30, share=0.8, agreement=0.8, earned=SAFE, fade=most, most=most)
+    assert region.radius == pytest.approx(min(1.0, most) * RHO)
+
+
+@pytest.mark.parametrize("most", [0.5, 1.0, 2.0])
+def test_no_agreement_makes_it_wider_than_the_network_may_go(most: float) -> None:
+    wide = Region(radius=9.0, straightness=STRAIGHT, lines=50)
+    widest = 2.0 * min(1.0, most) * RHO / math.sqrt(1.0 + 0.1)
+    earned = 1.5 * RHO * most
+    after = judged(wide, 1, share=STRAIGHT, agreement=0.8, fade=most, most=most, age=1.0)
+    assert after.radius == pytest.approx(max(widest, earned))
+
+
+@pytest.mark.parametrize(("count", "most"), [(1000, 2.0), (4_000_000, 1.0), (2**24, 0.5)])
+@pytest.mark.parametrize("agreement", [0.0, 0.8])
+def test_what_is_judged_is_what_is_used(count: int, most: float, agreement: float) -> None:
+    """Both ask how large the network is: by the loss it earns so much, and no more if all agree."""
+    bent = Search(1.0, -2.0, 0.0, (0.1,), (0.84,), 0.1, accepted=True, capped=True)
+    ceiling, layout = RelativeCeiling(RHO, math.inf, is_judged=True), weights(count)
+    earned = 0.0 if agreement else 1.0
+    trust = Trust(losses=10, earned=earned)._asdict()
+    group = {**Region()._asdict(), **trust, "full_lr": 1.0, "lift": 1.0}
+    for step in range(300):
+        group["steps"] = step
+        outcome = Outcome({}, 1.0, search=bent, agreement=agreement, own_agreement=0.8)
+        ceiling.judge(outcome, [group], layout)
+    limit = 1.5 * most if earned else min(1.0, most)  # half as much again along such a line
+    assert group["radius"] == pytest.approx(limit * RHO)
+    assert ceiling.now(group, 1.0, layout) == group["radius"]
+
+
+@pytest.mark.parametrize(("count", "first"), [(1000, RHO), (2**24, RHO)])
+def test_bf16_weights_begin_with_what_they_can_see(count: int, first: float) -> None:
+    """Whatever their number: a shorter step would be lost in their digits."""
+    layout = Layout([nn.Parameter(torch.empty(count, device="meta", dtype=torch.bfloat16))], [0])
+    ceiling = RelativeCeiling(RHO, FULL, is_judged=True)
+    assert ceiling.now({**Region()._asdict(), "steps": 0}, 1.0, layout) == pytest.approx(first)

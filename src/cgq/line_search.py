@@ -42,21 +42,23 @@ class LineSearch(SearchOptimizer):
 
     where the ceiling :math:`ρ_t` is the radius of a trust region: it widens while the next batch
     agrees with a step and the line along it is straight, and settles at
-    :math:`ρ \min(1, \sqrt{T/t})`, with T `full_steps`. On some batches the step at the ceiling is
-    tried: it is taken if it lowers the loss, else a parabola says how much of it is. The share
-    :math:`s_t ≤ 1` is averaged over them. The base's moments advance exactly once a step.
+    :math:`ρ \min(K, \sqrt{T/t})`, with T `full_steps`, where K is 2 if up to a million
+    weights are trained, 1 if four million are and ½ if many are; along a straight line it is half
+    as much again. On some batches the step at the ceiling is tried: it is taken if it lowers the
+    loss, else a parabola says how much of it is. The share :math:`s_t ≤ 1` is averaged over them.
+    The base's moments advance exactly once a step.
 
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
             only as a rate between its groups, and for schedulers.
-        max_relative_step: ρ, the step relative to the weights that the ceiling may reach.
+        max_relative_step: ρ, the measure of the longest step, relative to the weights.
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
         search_prob: the share of batches that are searched while all is well; every batch is at
             first, while the share moves and while the loss rises. 0: none ever, the share is 1.
         smoothing: the part of the old share that is kept when a search has found a new one.
-        full_steps: steps that may use all of ρ; from then on noise has to die away, for an average
-            of the weights to find their middle. `math.inf`: all may.
+        full_steps: T, by which the ceiling fades: noise has to die away, for an average of the
+            weights to find their middle. `math.inf`: it never fades.
         model: the module whose buffers a probe must not change; None: those called by the closure,
             which a module compiled in place or a compiled function hides. Not copied or pickled.
         seed: decides which batches are searched.

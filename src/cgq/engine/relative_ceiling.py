@@ -40,11 +40,11 @@ class RelativeCeiling(NamedTuple):
             return self.rho * fading(group["steps"], self.full_steps)
         fade, age, most = self._time(group, layout)
         radius = Region.of(group).ceiling(self.rho, fade, age, most)
-        return max(radius, self._visible(fade, layout))
+        return max(radius, self._visible(group, layout))
 
-    def _visible(self, fade: float, layout: Layout) -> float:
+    def _visible(self, group: dict[str, Any], layout: Layout) -> float:
         """What weights of few digits, as in bf16, see of a step: nothing that is shorter."""
-        return min(self.rho * fade, rounding(layout.dtypes))
+        return min(self.rho * fading(group["steps"], self.full_steps), rounding(layout.dtypes))
 
     def judge(self, outcome: Outcome, groups: Groups, layout: Layout) -> None:
         """Let the search and the next batch say how long a step may be."""
@@ -64,7 +64,7 @@ class RelativeCeiling(NamedTuple):
             tried=Tried(
                 _rate(outcome.ceiling, groups),
                 self.now(first, outcome.loss, layout),
-                self._visible(fade, layout),
+                self._visible(first, layout),
             ),
             most=most,
         )

@@ -14,7 +14,10 @@ LINE_NEWS = 0.1  # ... and straightness over the last ten
 SURE, PROOF = 2.0, 4.0  # standard errors: in hundreds of searches, chance alone has two
 UNMEASURED = 0.8  # a line that was not measured yet is straight enough to go on, not to go far
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
-USUAL = 0.005  # the ceiling that the factors below were found with; a larger one is not multiplied
+# The ceiling that the factors below were found with. A larger ρ is not multiplied, and lines and
+# batches have to allow it. What a small network begins with needs no such leave: on an autoencoder
+# both would refuse what it gains by.
+USUAL = 0.005
 BENT, STRAIGHT = 0.5, 0.7  # shares of what the slope promises that came
 STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher:
 STRETCHES = 0.65, 0.75  # from nothing to all of it, for a jump would upset what has settled
@@ -25,7 +28,7 @@ FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
 QUICK, FURTHER = 1.0, 0.25
 WIDENS = 0.95, 1.0  # from nothing to all of `FURTHER`
 WIDER, NARROWER, SHORTER = 1.2, 0.95, 0.7  # a search: what is earned, too wide, rejected
-OPPOSED = -0.1  # agreement: the next batch asks for so much of a step to be taken back
+OPPOSED = -0.1  # agreement, as on an MLP around SGD: more than ρ is too much there
 FAMILIAR = 10  # searches, at first, whose rates are known
 LEAP = 1.5  # times a known rate: so far a run goes where nothing tells that it is well
 AT_ONCE = 2.0  # times what was known: no single batch makes a rate known that is far beyond
@@ -147,8 +150,9 @@ class Region(NamedTuple):
         if straight < 0.0 and search.step_size < search.trial_steps[0]:
             shorter = max(SHORTER * self.radius, min(SAFE / 2.0, rho * fade, self.radius))
             return judged._replace(radius=min(shorter, familiar))
-        full = min(fade, 1.0) if judged.agreement < OPPOSED else fade
-        earned, radius = judged.earned(trust, rho, full), self.radius
+        earned, radius = judged.earned(trust, rho, fade), self.radius
+        if judged.agreement < OPPOSED:
+            earned = min(earned, judged.earned(trust, rho, min(fade, 1.0)))
         sure = _usual(earned, rho)
         if radius < earned:  # not while trials mostly climb: the next one would too
             least_straight = 0.0 if radius < sure else STRETCHES[0]

@@ -1,0 +1,102 @@
+"""Can a run tell that its steps are too short or too long? What it sees, beside what it would want.
+
+    python benchmarks/judges.py results gcn vae     # tasks of the zoo; none: all that suit a CPU
+
+`wants` is the best constant rate of AdamW, of the five in the records and by the average of the
+weights, over the rate that LineSearch had on the whole: above 1 its steps were too short, below 1
+too long. Beside it is what its judges saw in the mean, once half of the run was over. A judge that
+could decide would rise or fall with `wants`; how well it does is its rank correlation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.stats import spearmanr
+
+from cgqbench.experiments.cell import Cell
+from cgqbench.records.machine import hardware, versions
+from cgqbench.records.reading import read_run
+from cgqbench.tasks.named import by_name
+from cgqbench.tasks.zoo import EPOCHS, MEMBERS, ZOO
+from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.feed import Feed
+from cgqbench.training.learner import Learner
+
+RATES = ("0.0003", "0.001", "0.003", "0.01", "0.03")
+JUDGES = ("straightness", "agreement", "confirmed")
+ON_A_GPU = {"gpt_bf16", "gpt_large_batch", "resnet_gn", "vit", "vgg_svhn", "lstm"}
+
+
+def best_constant_rate(records: Path, task: str) -> float:
+    """Of AdamW, by what the average of its weights ends with."""
+    ends = {}
+    for rate in RATES:
+        run = read_run(records / f"{ZOO}-{task}-adamw_lr={rate}-0.jsonl")
+        if run is None:
+            raise SystemExit(f"{records} has no AdamW at {rate} on {task}: run cgq reproduce zoo.")
+        last = run.epochs[-1]
+        accuracy = last["average_test_accuracy"]
+        ends[rate] = last["average_test_loss"] if accuracy is None else -accuracy
+    return float(min(ends, key=lambda rate: ends[rate]))
+
+
+def seen_by(task_name: str) -> tuple[float, dict[str, float]]:
+    """The mean rate of a run of LineSearch, and what its judges saw in its second half."""
+    member, task = MEMBERS[task_name], by_name(ZOO, task_name)
+    cell = Cell("judges", ZOO, task_name, "search", 0, EPOCHS, member.batch_size, average=False)
+    device = torch.device("cpu")
+    feed = Feed(task, device, member.batch_size, 0)
+    learner = Learner(cell, task, feed, Arithmetic(device))
+    group = learner.optimizer.param_groups[0]
+    rates: list[float] = []
+    seen: dict[str, list[float]] = {judge: [] for judge in JUDGES}
+    for epoch in range(1, EPOCHS + 1):
+        for inputs, targets in feed.epoch(epoch):
+            learner.optimizer.step(learner.closure(inputs, targets))  # type: ignore[arg-type]
+            rates.append(float(group["step_size"]))
+            if len(rates) > member.steps // 2:
+                seen["straightness"].append(group["straightness"])
+                seen["agreement"].append(group["agreement"])
+                seen["confirmed"].append(group["agreement"] / group["own_agreement"])
+    return statistics.mean(rates), {judge: statistics.mean(each) for judge, each in seen.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the judges of LineSearch's ceiling see.")
+    parser.add_argument("results", type=Path, help="the folder that has records/zoo")
+    # Of no arguments at all argparse asks whether an empty list is among the choices.
+    parser.add_argument("tasks", nargs="*", choices=[*MEMBERS, []], help="none: all for a CPU")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    tasks = asked.tasks or [name for name in MEMBERS if name not in ON_A_GPU]
+    for task in track(tasks, console=Console(stderr=True)):
+        rate, seen = seen_by(task)
+        wanted = best_constant_rate(asked.results / "records" / ZOO, task)
+        rows.append((task, rate, wanted, wanted / rate, *seen.values()))
+    rows.sort(key=lambda row: row[3])
+    table = Table("task", "LineSearch's rate", "best constant rate", "wants", *JUDGES)
+    for task, rate, wanted, wants, *judged in rows:
+        numbers = [f"{value:+.3f}" for value in judged]
+        table.add_row(task, f"{rate:.2g}", f"{wanted:g}", f"{wants:.2f}", *numbers)
+    console, known = Console(width=110), versions()
+    console.print(table)
+    for place, judge in enumerate(JUDGES, 4):
+        found = spearmanr([row[3] for row in rows], [row[place] for row in rows]).statistic
+        console.print(f"rank correlation of wants and {judge}: {found:+.2f}", highlight=False)
+    console.print(
+        f"{hardware(torch.device('cpu'))}, one thread, seed 0, cgq {known['cgq']}, "
+        f"torch {known['torch']}",
+        highlight=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
