@@ -14,7 +14,7 @@ from cgq.engine.direction import Outcome
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.rules.search import Search
 from cgq.rules.trust import SAFE, Trust, fading, outset
-from cgq.rules.trust_region import UNKNOWN, Region
+from cgq.rules.trust_region import UNKNOWN, Region, at_first
 from cgq.vectors.layout import Layout
 
 RHO, FULL = 0.005, 1000
@@ -54,6 +54,21 @@ def test_the_ceiling_counts_all_weights(count: int, most: float, steps: int) -> 
     earned = 1.5 * RHO * min(most, math.sqrt(FULL / (steps + 1)))
     agreed = 2.0 * RHO * min(1.0, most) / math.sqrt(steps / FULL + 0.1)
     assert ceiling == pytest.approx(max(earned, agreed))
+
+
+@pytest.mark.parametrize(
+    ("rho", "count", "begins"),
+    [(0.001, 1000, 0.002), (0.008, 1000, 0.01), (0.03, 1000, 0.03), (0.03, 64_000_000, 0.015)],
+)
+def test_a_large_rho_is_not_multiplied(rho: float, count: int, begins: float) -> None:
+    """Three times the usual one is long enough for a small network too."""
+    assert rho * at_first(rho, count) == pytest.approx(begins)
+    wide = {**Region(radius=9.0)._asdict(), "steps": 0}
+    widest = RelativeCeiling(rho, math.inf, is_judged=True).now(wide, 1.0, weights(count))
+    usual, less = min(rho, RHO), min(1.0, outset(count))
+    assert widest == pytest.approx(
+        max(begins, 1.5 * usual * begins / rho, 2.0 * usual * less / math.sqrt(0.1))
+    )
 
 
 @pytest.mark.parametrize("count", [1000, 64_000_000])

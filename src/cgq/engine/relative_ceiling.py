@@ -8,8 +8,8 @@ from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.evaluation.precision import rounding
-from cgq.rules.trust import Trust, fading, outset
-from cgq.rules.trust_region import Region, Tried
+from cgq.rules.trust import Trust, fading
+from cgq.rules.trust_region import Region, Tried, at_first
 from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]
@@ -73,7 +73,7 @@ class RelativeCeiling(NamedTuple):
 
     def _time(self, group: dict[str, Any], layout: Layout) -> tuple[float, float, float]:
         """What ρ has faded to, how many times `full_steps` were taken, and what it began with."""
-        steps, most = group["steps"], outset(layout.weights)
+        steps, most = group["steps"], at_first(self.rho, layout.weights)
         return fading(steps, self.full_steps, most), steps / self.full_steps, most
 
 

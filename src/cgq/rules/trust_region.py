@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cgq.rules.search import Search
-from cgq.rules.trust import PATIENCE, SAFE, Trust, moving_mean
+from cgq.rules.trust import PATIENCE, SAFE, Trust, moving_mean, outset
 
 NEWS = 0.2  # agreement is a mean over about the last five searches ...
 LINE_NEWS = 0.1  # ... and straightness over the last ten
@@ -222,6 +222,16 @@ class Region(NamedTuple):
         growth = FURTHER * _share(self.straightness, *WIDENS) * self.confirmed
         further = self.radius * (1.0 + growth)
         return min(_widest(rho, age, most), max(quick, further))
+
+
+def at_first(rho: float, weights: int) -> float:
+    """With how many times ρ a network of so many weights begins: a large ρ is not multiplied.
+
+    >>> at_first(0.005, 1000), at_first(0.008, 1000), at_first(0.015, 1000), at_first(0.015, 10**9)
+    (2.0, 1.25, 1.0, 0.5)
+    """
+    most = outset(weights)
+    return min(most, max(1.0, most * USUAL / rho))
 
 
 def _share(value: float, none: float, all_of_it: float) -> float:
