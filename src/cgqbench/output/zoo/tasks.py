@@ -23,8 +23,8 @@ CAPTION = (
     "its averaged weights. LineSearch is judged by its averaged weights, every other method by the "
     "better of the two; the others are below, with the passes a step and the seconds of training. "
     f"Bold: no more than {CLOSE_LOSS:g} % or {CLOSE_ACCURACY:g} points worse than the best tuned. "
-    "Defaults were chosen on some of the tasks. The reported ones were seen once, and changed the "
-    "method; the fresh ones are seen when nothing is changed any more."
+    "Defaults were chosen on some of the tasks. The reported ones were seen, and changed the "
+    "method; the fresh ones were seen after each rule, and chose none."
 )
 
 
