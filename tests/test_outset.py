@@ -12,9 +12,10 @@ from wrapped_run import Run
 
 from cgq.engine.direction import Outcome
 from cgq.engine.relative_ceiling import RelativeCeiling
+from cgq.rules.reach import at_first, fading, outset
 from cgq.rules.search import Search
-from cgq.rules.trust import SAFE, Trust, fading, outset
-from cgq.rules.trust_region import UNKNOWN, Region, at_first
+from cgq.rules.trust import SAFE, Trust
+from cgq.rules.trust_region import UNKNOWN, Region
 from cgq.vectors.layout import Layout
 
 RHO, FULL = 0.005, 1000

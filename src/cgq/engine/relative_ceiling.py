@@ -8,8 +8,9 @@ from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.evaluation.precision import rounding
-from cgq.rules.trust import Trust, fading
-from cgq.rules.trust_region import Region, Tried, at_first
+from cgq.rules.reach import at_first, fading
+from cgq.rules.trust import Trust
+from cgq.rules.trust_region import Region, Tried
 from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]

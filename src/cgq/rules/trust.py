@@ -18,8 +18,6 @@ PATIENCE = 500  # ... by as many steps for each further 0.001
 HUGE = 1e150  # whose square is still a number
 STUCK = 1000  # steps after which the loss should have fallen ...
 FALLEN = 0.01  # ... by this share of its starting value
-MIDDLING = 4_000_000  # weights of a network that begins with ρ itself
-LEAST, MOST = 0.5, 2.0  # times ρ, with which the largest and the smallest begin
 
 
 class Trust(NamedTuple):
@@ -163,24 +161,3 @@ def moving_mean(old: float, new: float, count: int, rate: float) -> float:
     (1.5, 1.1)
     """
     return old + max(rate, 1.0 / (count + 1)) * (new - old)
-
-
-def outset(weights: int) -> float:
-    """√(4,000,000/n), within ½ and 2: how many times ρ a network of n weights may begin with.
-
-    What a step does to the outputs adds up over layers, and grows with their width: so the same
-    relative step is longer for a large network, while noise has not yet decided how short it is.
-
-    >>> outset(1_000_000), outset(4_000_000), outset(100_000_000)
-    (2.0, 1.0, 0.5)
-    """
-    return min(MOST, max(LEAST, math.sqrt(MIDDLING / max(1, weights))))
-
-
-def fading(taken: int, full_steps: float, most: float = 1.0) -> float:
-    """min(most, √(full_steps/t)) for the step number t that follows those taken.
-
-    >>> fading(999, 1000), fading(3999, 1000), fading(0, 1000, most=2.0)
-    (1.0, 0.5, 2.0)
-    """
-    return min(most, math.sqrt(full_steps / (taken + 1)))

@@ -6,22 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cgq.rules.reach import USUAL, near, usual, widest
 from cgq.rules.search import Search
-from cgq.rules.trust import PATIENCE, SAFE, Trust, moving_mean, outset
+from cgq.rules.trust import PATIENCE, SAFE, Trust, moving_mean
 
 NEWS = 0.2  # agreement is a mean over about the last five searches ...
 LINE_NEWS = 0.1  # ... and straightness over the last ten
 SURE, PROOF = 2.0, 4.0  # standard errors: in hundreds of searches, chance alone has two
 UNMEASURED = 0.8  # a line that was not measured yet is straight enough to go on, not to go far
 LARGE_OUTPUTS = 5  # losses, at first: any step that only shrinks the outputs is agreed with
-# The ceiling that the factors below were found with. A larger ρ is not multiplied, and lines and
-# batches have to allow it. What a small network begins with needs no such leave: on an autoencoder
-# both would refuse what it gains by.
-USUAL = 0.005
 BENT, STRAIGHT = 0.5, 0.7  # shares of what the slope promises that came
 STRETCH = 1.5  # where the line is straight, an earned ceiling may be so much higher:
 STRETCHES = 0.65, 0.75  # from nothing to all of it, for a jump would upset what has settled
-FAR = 2.0  # after `full_steps` agreement may make it so many times ρ
 # A search, where the next batch agrees as well as the one that chose the step: up to ρ, and beyond
 # it along a line that does not bend at all. Wide steps at the start of a transformer look good for
 # ten batches and cost it its end.
@@ -122,7 +118,7 @@ class Region(NamedTuple):
         0.002
         """
         stretched = max(rho * fade, STRETCH * min(rho, USUAL) * fade)
-        return min(self.radius, max(stretched, _widest(rho, age, most)))
+        return min(self.radius, max(stretched, widest(rho, age, most)))
 
     def after(
         self,
@@ -153,7 +149,7 @@ class Region(NamedTuple):
         earned, radius = judged.earned(trust, rho, fade), self.radius
         if judged.agreement < OPPOSED:
             earned = min(earned, judged.earned(trust, rho, min(fade, 1.0)))
-        sure = _usual(earned, rho)
+        sure = usual(earned, rho)
         if radius < earned:  # not while trials mostly climb: the next one would too
             least_straight = 0.0 if radius < sure else STRETCHES[0]
             new = min(earned, WIDER * radius) if judged.straightness > least_straight else radius
@@ -163,7 +159,7 @@ class Region(NamedTuple):
             new = max(new, judged._grown(rho, age, most))
         elif judged.certainty < -SURE or judged.straightness < BENT:
             new = min(new, max(sure, NARROWER * radius))
-        return judged._replace(radius=min(new, max(earned, _widest(rho, age, most)), familiar))
+        return judged._replace(radius=min(new, max(earned, widest(rho, age, most)), familiar))
 
     def _knowing(self, rate: float, trust: Trust) -> Region:
         """Knowing this rate, if all is well with it."""
@@ -218,44 +214,15 @@ class Region(NamedTuple):
 
     def _grown(self, rho: float, age: float, most: float) -> float:
         """As wide as agreement makes it: quickly ρ, and more the straighter the line is."""
-        quick = min(_near(rho, most), self.radius * (1.0 + QUICK * self.confirmed))
+        quick = min(near(rho, most), self.radius * (1.0 + QUICK * self.confirmed))
         growth = FURTHER * _share(self.straightness, *WIDENS) * self.confirmed
         further = self.radius * (1.0 + growth)
-        return min(_widest(rho, age, most), max(quick, further))
-
-
-def at_first(rho: float, weights: int) -> float:
-    """With how many times ρ a network of so many weights begins: a large ρ is not multiplied.
-
-    >>> at_first(0.005, 1000), at_first(0.008, 1000), at_first(0.015, 1000), at_first(0.015, 10**9)
-    (2.0, 1.25, 1.0, 0.5)
-    """
-    most = outset(weights)
-    return min(most, max(1.0, most * USUAL / rho))
+        return min(widest(rho, age, most), max(quick, further))
 
 
 def _share(value: float, none: float, all_of_it: float) -> float:
     """How far the value is from where nothing begins to where all is reached, within 0 and 1."""
     return min(1.0, max(0.0, (value - none) / (all_of_it - none)))
-
-
-def _usual(earned: float, rho: float) -> float:
-    """What is left of an earned ceiling where lines are bent: all of the usual one, less of more.
-
-    >>> _usual(0.005, rho=0.005), round(_usual(0.012, rho=0.015), 4), _usual(0.0005, rho=0.015)
-    (0.005, 0.004, 0.0005)
-    """
-    return max(min(earned, SAFE), earned * min(1.0, USUAL / rho))
-
-
-def _near(rho: float, most: float) -> float:
-    """How wide agreement quickly makes it."""
-    return min(rho, USUAL) * min(1.0, most)
-
-
-def _widest(rho: float, age: float, most: float) -> float:
-    """How wide agreement may make it: six times that at first, twice after `full_steps`."""
-    return FAR * _near(rho, most) / math.sqrt(age + 0.1)
 
 
 def straightness(search: Search) -> float:
