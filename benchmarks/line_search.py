@@ -65,11 +65,21 @@ class Trained:
     """A method on a network, trained step by step, and what its steps took."""
 
     def __init__(
-        self, method: str, network: str, task: Task, device: torch.device, *, graphs: bool
+        self,
+        method: str,
+        network: str,
+        task: Task,
+        device: torch.device,
+        *,
+        graphs: bool,
+        fused: bool = False,
     ) -> None:
         cell = Cell("line_search", "stdlib", network, method, 0, 1, BATCH, method == "search")
         self._feed = Feed(task, device, BATCH, 0)
         self._learner = Learner(cell, task, self._feed, Arithmetic(device), graphs=graphs)
+        if fused:
+            params = self._learner.model.parameters()
+            self._learner.optimizer = torch.optim.AdamW(params, fused=True)
         self._device, self._batches = device, self._endless()
         self.turns: list[float] = []
         self.steps: list[float] = []
@@ -135,9 +145,10 @@ def row_of(
 ) -> list[str]:
     """Times as ratios to bare AdamW's step: the whole, then its parts."""
     bare = Trained("adamw", network, task, device, graphs=graphs)
+    fused = Trained("adamw", network, task, device, graphs=graphs, fused=True)
     ours = Trained("search", network, task, device, graphs=graphs)
     for _ in range(turns):
-        for trained in (bare, ours):
+        for trained in (bare, fused, ours):
             trained.turn(steps)
         for trained in (bare, ours):
             trained.marked_turn(steps)
@@ -152,6 +163,7 @@ def row_of(
         "CUDA graphs" if graphs else "eager",
         f"{1e3 * unit:.2f}",
         f"{whole / unit:.3f}{verdict}",
+        f"{whole / statistics.mean(fused.turns):.3f}",
         *(f"{ratio / marked_unit:.3f}" for ratio in ratios),
         f"{len(parts[1])} of {len(pairs)}",
     ]
@@ -168,7 +180,7 @@ def main() -> None:
     notes, console = Console(stderr=True), Console(width=110)
     turns, steps = (8, 50) if on_gpu else (50, 1)
     table = Table(
-        "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}",
+        "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}", "÷ fused AdamW",
         "step not searched", "step searched", "average", "searched",
     )  # fmt: skip
     for network in ("gpt1m", "gpt10m") if on_gpu else ("gpt1m",):
@@ -186,7 +198,8 @@ def main() -> None:
     )
     console.print(
         f"batch {BATCH}; means of {turns * steps} steps in {turns} turns, as ratios to a step of "
-        "bare AdamW without an average; the parts from as many steps with marks between them",
+        "bare AdamW, torch's default, without an average, and to AdamW(fused=True); the parts from "
+        "as many steps with marks between them",
         highlight=False,
     )
     console.print(table)

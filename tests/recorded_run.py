@@ -65,7 +65,17 @@ CASES = {
     "adamw": Case(wrapped(torch.optim.AdamW)),
     "adamw joined": Case(wrapped(torch.optim.AdamW), joined=True),
     "sgd": Case(wrapped(torch.optim.SGD, momentum=0.9)),
+    "sgd joined": Case(wrapped(torch.optim.SGD, momentum=0.9, nesterov=True), joined=True),
     "plain sgd": Case(wrapped(torch.optim.SGD, weight_decay=0.01)),
+}
+_FUSED = wrapped(torch.optim.AdamW, capturable=True, fused=True)
+ON_CUDA = CASES | {
+    "capturable joined": Case(wrapped(torch.optim.AdamW, capturable=True), joined=True),
+    "fused": Case(_FUSED),
+    "fused joined": Case(_FUSED, joined=True),
+    "rmsprop joined": Case(
+        wrapped(torch.optim.RMSprop, capturable=True, momentum=0.5), joined=True
+    ),
 }
 
 
@@ -123,8 +133,16 @@ class Run:
 
     @property
     def recordings(self) -> list[Recording]:
-        """Of steps that are not searched."""
+        """Of steps that are not searched; one where the base is recorded too."""
+        if self.base_is_recorded:
+            return self._found("whole")
         return self._found("unsearched", "beginning", "ending")
+
+    @property
+    def base_is_recorded(self) -> bool:
+        """As it may be where gradients stay where they are."""
+        whole = self._found("whole")
+        return bool(whole) and are_recorded(whole)
 
     @property
     def of_searches(self) -> list[Recording]:

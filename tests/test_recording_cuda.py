@@ -12,6 +12,7 @@ import torch
 from recorded_run import (
     BAD,
     CASES,
+    ON_CUDA,
     Case,
     Run,
     assert_same,
@@ -33,6 +34,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
 
+WITH_BASE = ["sgd joined", "fused joined"]  # whose gradients stay where they are
+
 
 def pair(case: Case, patch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     """A run whose kernels are launched one by one, and one whose steps are recorded."""
@@ -44,9 +47,9 @@ def pair(case: Case, patch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     return runs[0], runs[1]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ON_CUDA)
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(CASES[name], monkeypatch)
+    plain, recorded = pair(ON_CUDA[name], monkeypatch)
     assert recorded.recordings[0].is_possible
     unsearched = 0
     for number in range(40):
@@ -61,19 +64,19 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert unsearched >= 15
 
 
-@pytest.mark.parametrize("name", ["rule", "constant", "relative", "adamw"])
+@pytest.mark.parametrize("name", ["rule", "constant", "relative", "adamw", *WITH_BASE])
 def test_the_same_bits_without_a_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_a_loss(*pair(CASES[name], monkeypatch), steps=30)
+    without_a_loss(*pair(ON_CUDA[name], monkeypatch), steps=30)
 
 
-@pytest.mark.parametrize("name", ["rule", "two groups", "relative", "adamw"])
+@pytest.mark.parametrize("name", ["rule", "two groups", "relative", "adamw", *WITH_BASE])
 def test_a_rate_that_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_rates_that_change(*pair(CASES[name], monkeypatch))
+    with_rates_that_change(*pair(ON_CUDA[name], monkeypatch))
 
 
-@pytest.mark.parametrize("name", ["rule", "two groups", "adamw"])
+@pytest.mark.parametrize("name", ["rule", "two groups", "adamw", *WITH_BASE])
 def test_parameters_that_move_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, recorded = pair(CASES[name], monkeypatch)
+    plain, recorded = pair(ON_CUDA[name], monkeypatch)
     kept = []
     for number in range(50):
         for run in (plain, recorded):
@@ -86,13 +89,13 @@ def test_parameters_that_move_in_memory(name: str, monkeypatch: pytest.MonkeyPat
     assert recorded.is_recorded
 
 
-@pytest.mark.parametrize("name", ["smoothed", "relative", "adamw", "sgd"])
+@pytest.mark.parametrize("name", ["smoothed", "relative", "adamw", "sgd", *WITH_BASE])
 def test_resumed_is_continued(name: str) -> None:
-    run = Run(CASES[name], "cuda")
+    run = Run(ON_CUDA[name], "cuda")
     for _ in range(25):
         run.step()
     assert run.is_recorded
-    other = Run(CASES[name], "cuda")
+    other = Run(ON_CUDA[name], "cuda")
     other.number = run.number
     other.model.load_state_dict(run.model.state_dict())
     other.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
@@ -117,11 +120,51 @@ def test_copies_go_on_alike(name: str) -> None:
     assert_same(twin.facts(), run.facts())
 
 
+@pytest.mark.parametrize("name", [name for name in ON_CUDA if "joined" in name])
+def test_a_base_that_says_it_can_is_recorded_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, recorded = pair(ON_CUDA[name], monkeypatch)
+    for _ in range(25):
+        for run in (plain, recorded):
+            run.step()
+    can = name in ("sgd joined", "capturable joined", "fused joined", "rmsprop joined")
+    assert recorded.base_is_recorded == can
+    assert_same(recorded.facts(), plain.facts())
+
+
+def base_moves(run: Run, number: int) -> None:
+    """Its state is loaded behind our back, and then replaced."""
+    base = run.optimizer.base
+    if number == 15:
+        base.load_state_dict(copy.deepcopy(base.state_dict()))
+    elif number == 22:
+        for entry in base.state.values():
+            for name, value in entry.items():
+                entry[name] = value.clone()
+
+
+@pytest.mark.parametrize("name", WITH_BASE)
+def test_state_of_a_recorded_base_that_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, recorded = pair(ON_CUDA[name], monkeypatch)
+    for number in range(40):
+        for run in (plain, recorded):
+            base_moves(run, number)
+            run.step()
+    assert_same(recorded.facts(), plain.facts())
+    assert recorded.base_is_recorded
+
+
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize(
     "make",
-    [cgq_of(search_prob=1e-9), cgq_of(search_prob=0.0), wrapped(torch.optim.AdamW)],
-    ids=["watched", "never searched", "adamw"],
+    [
+        cgq_of(search_prob=1e-9),
+        cgq_of(search_prob=0.0),
+        wrapped(torch.optim.AdamW),
+        wrapped(torch.optim.AdamW, capturable=True, fused=True),
+    ],
+    ids=["watched", "never searched", "adamw", "fused"],
 )
 def test_no_waiting(make: Any, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even to capture."""
@@ -212,10 +255,10 @@ def test_graphs_under_way_draw_as_without_a_capture() -> None:
 
 
 def test_memory_is_given_back() -> None:
-    for name in ("rule", "adamw"):
+    for name in ("rule", "adamw", "fused joined"):
         reserved = []
         for _ in range(4):
-            run = Run(CASES[name], "cuda")
+            run = Run(ON_CUDA[name], "cuda")
             for _ in range(25):
                 run.step()
             assert run.is_recorded

@@ -14,6 +14,7 @@ from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
+from cgq.engine.recorded_base import replayed
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
@@ -229,13 +230,18 @@ class LineSearch(SearchOptimizer):
             displacement = self._workspace = Displacement(layout)
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(groups), not self.state
+        rho = factor * self._ceiling.now(groups[0], loss, displacement.layout)
         kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
+        if not due and self._team is None:
+            outcome = replayed(self.base, displacement, loss, rho, self.options, rollback)
+            if outcome is not None:
+                return outcome
         update = kind(
             displacement,
             displacement.layout.gradients(),
             self._gradients.unclipped(params),
             loss,
-            rho=factor * self._ceiling.now(groups[0], loss, displacement.layout),
+            rho=rho,
             maximize=bool(groups[0].get("maximize")),
             searched=due,
             options=self.options,

@@ -34,6 +34,10 @@ class Displacement(Workspace):
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""
+        self.whole = Recording(self.recorder)
+        """The step that is not searched, with a base that can be recorded."""
+        self.held: list[Tensor] = []
+        """What that writes to of the base's state."""
         self.opening = Recording(self.recorder)
         """The step that is searched, before the base moves."""
         self.copier = Copier()
@@ -104,7 +108,7 @@ class BaseUpdate(Direction):
         unclipped: list[Tensor] | None,
         loss: Tensor | float | None,
         *,
-        rho: float,
+        rho: Number,
         maximize: bool,
         searched: bool,
         options: SearchOptions,
@@ -113,7 +117,7 @@ class BaseUpdate(Direction):
     ) -> None:
         super().__init__(displacement, options, ranks, before)
         self.sign = -1.0 if maximize else 1.0
-        self._rho: Number = rho
+        self._rho = rho
         self._displacement, self._grads, self._searched = displacement, grads, searched
         self._dots: Dots = {}
         self._d = self._named("d", self._dots, lambda: displacement.direction.parts)

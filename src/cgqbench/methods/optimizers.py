@@ -130,7 +130,21 @@ def muon(
     return MuonAdamW(model, lr, weight_decay)
 
 
-BASES: dict[str, Factory] = {"sgd": sgd, "adamw": adamw, "adagrad": adagrad, "muon": muon}
+def recordable_adamw(
+    model: nn.Module, budget: Budget, seed: int, *, lr: float, weight_decay: float = 0.01
+) -> Optimizer:
+    """AdamW, on a GPU in the form that LineSearch can record with its own kernels."""
+    params = trained(model)
+    form: dict[str, Any] = {"fused": True, "capturable": True} if params[0].is_cuda else {}
+    return torch.optim.AdamW(params, lr, weight_decay=weight_decay, **form)
+
+
+BASES: dict[str, Factory] = {
+    "sgd": sgd,
+    "adamw": recordable_adamw,
+    "adagrad": adagrad,
+    "muon": muon,
+}
 
 
 def search(
