@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from recorded_run import CASES, Case, Run, assert_same, resumed, wrapped
+from recorded_run import (
+    CASES,
+    Case,
+    Run,
+    always_searched,
+    are_recorded,
+    assert_same,
+    resumed,
+    searched_now_and_then,
+    wrapped,
+)
+from test_recorded_searches import LATER
 from test_recording import Again, pair
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -131,6 +142,42 @@ def test_a_base_that_raises_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) 
     assert all(map(torch.equal, run.params, before))
 
 
+def test_searched_steps_replay_the_base_and_the_copies_of_its_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, recorded = pair(JOINED, monkeypatch)
+    searched_now_and_then(plain, recorded, LATER)
+    workspace = recorded.optimizer._workspace
+    assert are_recorded([workspace.whole, workspace.stepping, workspace.keeping])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 6, 20])
+def test_a_search_that_raises_leaves_the_bases_state(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its step and the copies are recorded, when they first are, and after that."""
+    run = pair(JOINED, monkeypatch)[1]
+    always_searched(run)
+    for _ in range(steps):
+        run.step()
+    before = run.facts()
+
+    def raising(backward: bool) -> Tensor:
+        if not backward:
+            raise KeyError
+        loss = sum((param**2).sum() for param in run.params)
+        loss.backward()
+        for param, place in zip(run.params, run.places, strict=True):
+            param.grad = place.copy_(param.grad)
+        return loss.detach()
+
+    with pytest.raises(KeyError):
+        run.optimizer.step(raising)
+    after = run.facts()
+    torch.testing.assert_close(after["model"], before["model"], rtol=0, atol=0)
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
 def test_which_bases_can_be_recorded() -> None:
     weights = [torch.nn.Parameter(torch.ones(3))]
 
@@ -157,7 +204,7 @@ def test_what_a_recording_writes_to_is_held(monkeypatch: pytest.MonkeyPatch) -> 
     run = pair(Case(wrapped(torch.optim.SGD, momentum=0.9), joined=True), monkeypatch)[1]
     for _ in range(15):
         run.step()
-    held: list[Tensor] = run.optimizer._workspace.held
+    held: list[Tensor] = run.optimizer._workspace.of_whole
     state = [entry["momentum_buffer"] for entry in run.optimizer.base.state.values()]
     assert len(held) == len(state)
     assert all(mine is its for mine, its in zip(held, state, strict=True))

@@ -182,9 +182,14 @@ class Unexecuted(Again):
         buffers = [value for value in vars(workspace).values() if isinstance(value, Buffer)]
         written = [block for buffer in buffers for block in buffer.blocks]
         written += [param.data for param in self.run.params]
+        written += [param.grad for param in self.run.params if param.grad is not None]
         for value in vars(workspace).values():
             if isinstance(value, Recording) and value._numbers is not None:
-                written += [value._numbers._inputs, value._numbers._outputs]
+                numbers = value._numbers._inputs, value._numbers._outputs
+                written += [tensor for tensor in numbers if tensor is not None]
+        state = [value for entry in self.run.optimizer.state.values() for value in entry.values()]
+        written += [value for value in state if isinstance(value, torch.Tensor)]
+        written += getattr(workspace, "kept", ([], []))[1]
         before = [tensor.clone() for tensor in written]
         for tensor in written:
             tensor.fill_(math.nan)  # what it reads now is nobody's
@@ -193,7 +198,7 @@ class Unexecuted(Again):
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
-@pytest.mark.parametrize("name", ["all", "all joined", "two groups", "adamw", "sgd"])
+@pytest.mark.parametrize("name", ["all", "all joined", "two groups", "adamw", "sgd", "sgd joined"])
 def test_a_capture_that_fails_at_last_costs_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

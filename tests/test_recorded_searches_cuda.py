@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from recorded_run import (
+    ON_CUDA,
     Case,
     Run,
     always_searched,
@@ -43,6 +44,17 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["rule", "constant", "relative", "two groups", "adamw", "sgd"])
 def test_the_same_bits_with_steps_in_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     searched_now_and_then(*pair(SEARCHED[name], monkeypatch), LATER)
+
+
+@pytest.mark.parametrize("name", ["sgd joined", "capturable joined", "fused joined"])
+def test_a_base_that_says_it_can_is_recorded_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step, and the copies of its state, which a batch that is lost asks for."""
+    runs = pair(ON_CUDA[name], monkeypatch)
+    searched_now_and_then(*runs, LATER)
+    workspace = runs[1].optimizer._workspace
+    assert are_recorded([workspace.whole, workspace.stepping, workspace.keeping])
 
 
 @pytest.mark.parametrize("name", ["all", "all relative", "two groups", "adamw"])

@@ -14,7 +14,7 @@ from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
-from cgq.engine.recorded_base import replayed
+from cgq.engine.recorded_base import RecordedBase
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
@@ -232,10 +232,11 @@ class LineSearch(SearchOptimizer):
         factor, first = schedule(groups), not self.state
         rho = factor * self._ceiling.now(groups[0], loss, displacement.layout)
         kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
-        if not due and self._team is None:
-            outcome = replayed(self.base, displacement, loss, rho, self.options, rollback)
-            if outcome is not None:
-                return outcome
+        recorded = RecordedBase.of(self.base, displacement) if self._team is None else None
+        if recorded is not None and not due:
+            replayed = recorded.unsearched_step(loss, rho, self.options, rollback)
+            if replayed is not None:
+                return replayed
         update = kind(
             displacement,
             displacement.layout.gradients(),
@@ -250,13 +251,15 @@ class LineSearch(SearchOptimizer):
         )
         outcome = SKIPPED
         if not update.is_lost:
-            if due or first:  # before the first step there is nothing to copy
+            if due and recorded is not None and not first:
+                rollback.callback(recorded.keep())
+            elif due or first:  # before the first step there is nothing to copy
                 snapshot = Snapshot([self.base], without=self._params(), copier=displacement.copier)
                 rollback.callback(snapshot.restore)
             update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
-                update.update(self.base.step)
+                update.update(self.base.step if recorded is None else recorded.step)
             outcome = self._moved(update, self.options, objective, loss, rollback, due=due)
         # Not a step where distributed checkpoints ask for a first state.
         is_first_and_idle = objective is None and not factor and first and update.is_idle

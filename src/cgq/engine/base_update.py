@@ -34,10 +34,14 @@ class Displacement(Workspace):
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""
-        self.whole = Recording(self.recorder)
-        """The step that is not searched, with a base that can be recorded."""
-        self.held: list[Tensor] = []
-        """What that writes to of the base's state."""
+        self.whole, self.stepping, self.keeping = (Recording(self.recorder) for _ in range(3))
+        """Of a base that can be recorded: the step that is not searched, all of it; its own step
+        where a search follows; and the copying of its state before that."""
+        self.of_whole: list[Tensor] = []
+        self.of_stepping: list[Tensor] = []
+        """What these write to of its state: held, so that no other tensor takes that memory."""
+        self.kept: tuple[list[Tensor], list[Tensor]] = [], []
+        """Its state, and the copies."""
         self.opening = Recording(self.recorder)
         """The step that is searched, before the base moves."""
         self.copier = Copier()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import is_
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim import optimizer as of_torch
@@ -26,7 +28,7 @@ class Fixed(NamedTuple):
 
     key: list[object]
     tensors: list[Tensor]
-    """Of its state: held, so that no other tensor takes their memory."""
+    """All of its state."""
 
     @classmethod
     def of(cls, base: Optimizer) -> Fixed | None:
@@ -40,14 +42,11 @@ class Fixed(NamedTuple):
         if not says_so or _is_hooked(base):
             return None
         values = [group.get(name) for group in groups for name in base.defaults]
-        tensors = []
-        for entry in base.state.values():
-            for value in entry.values():
-                if isinstance(value, Tensor) and not scalars.is_host(value.device):
-                    tensors.append(value)
-                else:
-                    values.append(value)
         if not all(isinstance(value, PLAIN) for value in values):
+            return None
+        state = [value for entry in base.state.values() for value in entry.values()]
+        tensors = [value for value in state if isinstance(value, Tensor)]
+        if len(tensors) < len(state) or any(scalars.is_host(each.device) for each in tensors):
             return None
         return cls([*values, *map(Tensor.data_ptr, tensors)], tensors)
 
@@ -70,52 +69,98 @@ class _Whole(DeviceBaseUpdate):
         return ceiling  # of which the share was taken already
 
 
-def replayed(
-    base: Optimizer,
-    displacement: Displacement,
-    loss: Tensor | float | None,
-    rho: float,
-    options: SearchOptions,
-    rollback: Rollback,
-) -> Outcome | None:
-    """An unsearched step, the base's included, as one recording; None: nothing was done."""
-    recording, groups = displacement.whole, base.param_groups
-    fixed = Fixed.of(base) if recording.is_possible and rho else None
-    if fixed is None:
-        return None
-    grads, first, holds = displacement.layout.gradients(), groups[0], displacement.holds_last_step
-    displacement.own_memory()  # which finds out where they are
-    displacement.gradients.of(grads)
-    places = displacement.parameters.places, displacement.gradients.places
-    lift, share = first["lift"], rho * (1.0 if is_zero(first["average"]) else first["average"])
+class RecordedBase:
+    """A base, and how its step, and those around it, are launched at once.
 
-    def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
-        update = _Whole(
-            displacement,
-            grads,
-            None,
-            now.get("loss"),
-            rho=now["share"],
-            maximize=bool(first.get("maximize")),
-            searched=False,
-            options=options,
-            ranks=None,
-            before=first,
-        )
-        update.begin()
-        if recording.is_possible:  # it is done, not captured: then there is nothing to undo
-            rollback.callback(displacement.undo)
-        with at_lifted_rates(groups, lift):
-            update.update(base.step)
-        step = update.unsearched_step(now.get("loss"))
-        seen: dict[str, Any] = {} if step.loss is None else {"loss seen": step.loss}
-        return {**step.numbers, **seen, "lost": step.skipped}
+    >>> base = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    >>> Fixed.of(base).key[:2]
+    [0.1, 0]
+    """
 
-    numbers: dict[str, Number] = {"share": share} | ({} if loss is None else {"loss": loss})
-    if not recording.done((*places, fixed.key, lift, options), numbers, work):
-        displacement.holds_last_step = holds  # a capture that failed has kept nothing
-        return None
-    displacement.holds_last_step, displacement.held = True, fixed.tensors
-    results = recording.handed_out()
-    lost, seen = results.pop("lost") != 0.0, results.pop("loss seen", None)
-    return Outcome(results, seen, lost)
+    def __init__(self, base: Optimizer, displacement: Displacement, fixed: Fixed) -> None:
+        self._base, self._displacement, self._fixed = base, displacement, fixed
+        displacement.own_memory()  # which finds out where they are
+        self._grads = displacement.layout.gradients()
+        displacement.gradients.of(self._grads)
+        self._lift = base.param_groups[0]["lift"]
+        places = displacement.parameters.places, displacement.gradients.places
+        self._key = *places, fixed.key, self._lift
+
+    @classmethod
+    def of(cls, base: Optimizer, displacement: Displacement) -> RecordedBase | None:
+        """This base, for a step; None: its kernels are launched by itself, one by one."""
+        if not displacement.whole.is_possible:
+            return None
+        fixed = Fixed.of(base)
+        return None if fixed is None else cls(base, displacement, fixed)
+
+    def unsearched_step(
+        self, loss: Tensor | float | None, rho: float, options: SearchOptions, rollback: Rollback
+    ) -> Outcome | None:
+        """All of a step that is not searched as one recording; None: nothing was done."""
+        displacement, recording = self._displacement, self._displacement.whole
+        if not rho:  # which may ask whether the gradient is zero too
+            return None
+        groups, holds = self._base.param_groups, displacement.holds_last_step
+        first = groups[0]
+        share = rho * (1.0 if is_zero(first["average"]) else first["average"])
+
+        def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
+            update = _Whole(
+                displacement,
+                self._grads,
+                None,
+                now.get("loss"),
+                rho=now["share"],
+                maximize=bool(first.get("maximize")),
+                searched=False,
+                options=options,
+                ranks=None,
+                before=first,
+            )
+            update.begin()
+            if recording.is_possible:  # it is done, not captured: then there is nothing to undo
+                rollback.callback(displacement.undo)
+            with at_lifted_rates(groups, self._lift):
+                update.update(self._base.step)
+            step = update.unsearched_step(now.get("loss"))
+            seen: dict[str, Any] = {} if step.loss is None else {"loss seen": step.loss}
+            return {**step.numbers, **seen, "lost": step.skipped}
+
+        numbers: dict[str, Number] = {"share": share} | ({} if loss is None else {"loss": loss})
+        if not recording.done((self._key, options), numbers, work):
+            displacement.holds_last_step = holds  # a capture that failed has kept nothing
+            return None
+        displacement.holds_last_step, displacement.of_whole = True, self._fixed.tensors
+        results = recording.handed_out()
+        lost, seen = results.pop("lost") != 0.0, results.pop("loss seen", None)
+        return Outcome(results, seen, lost)
+
+    def step(self) -> None:
+        """The base's step alone."""
+        if self._has_replayed(self._displacement.stepping, self._key, self._base.step):
+            self._displacement.of_stepping = self._fixed.tensors
+        else:
+            self._base.step()
+
+    def keep(self) -> Callable[[], None]:
+        """Keep its state, in memory that stays; what is returned puts it back."""
+        displacement, tensors = self._displacement, self._fixed.tensors
+        kept, copies = displacement.kept
+        if len(kept) != len(tensors) or not all(map(is_, kept, tensors)):
+            kept, copies = displacement.kept = tensors, list(map(torch.empty_like, tensors))
+
+        def copy() -> None:
+            torch._foreach_copy_(copies, kept)
+
+        if copies and not self._has_replayed(displacement.keeping, self._fixed.key, copy):
+            copy()
+        return lambda: torch._foreach_copy_(kept, copies) if copies else None
+
+    def _has_replayed(self, recording: Any, key: object, work: Callable[[], object]) -> bool:
+        def without_numbers(now: Mapping[str, Tensor]) -> dict[str, Number]:
+            work()
+            return {}
+
+        done: bool = recording.done(key, {}, without_numbers)
+        return done
