@@ -141,7 +141,7 @@ def judged(
 
 
 @pytest.mark.parametrize(
-    ("agreement", "times"), [(-0.05, 2.0), (-0.09, 2.0), (-0.11, 1.0), (-0.3, 1.0)]
+    ("agreement", "times"), [(-0.1, 2.0), (-0.19, 2.0), (-0.21, 1.0), (-0.3, 1.0)]
 )
 def test_where_the_next_batch_is_opposed_a_small_network_keeps_to_rho(
     agreement: float, times: float
@@ -155,8 +155,8 @@ def test_where_the_next_batch_is_opposed_a_small_network_keeps_to_rho(
 
 def test_one_batch_is_not_enough_to_oppose() -> None:
     region = judged(Region(), 200)
-    assert judged(region, 1, agreement=-0.4).radius == pytest.approx(2.0 * RHO)
-    assert judged(region, 2, agreement=-0.4).radius < 1.99 * RHO
+    assert judged(region, 1, agreement=-0.8).radius == pytest.approx(2.0 * RHO)
+    assert judged(region, 2, agreement=-0.8).radius < 1.99 * RHO
 
 
 @pytest.mark.parametrize("fade", [0.5, 1.0])
