@@ -41,7 +41,7 @@ bench: $(READY)
 	$(PYTHON) benchmarks/line_search.py | tee results/line_search.txt
 
 bench-gpu: $(READY)
-	$(PYTHON) benchmarks/gpu.py | tee results/gpu.txt
+	$(PYTHON) benchmarks/gpu.py --runs 3 | tee results/gpu.txt
 	$(PYTHON) benchmarks/line_search.py --device cuda | tee results/line_search_gpu.txt
 	$(PYTHON) benchmarks/kernels.py | tee results/kernels_gpu.txt
 

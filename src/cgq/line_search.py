@@ -51,7 +51,8 @@ class LineSearch(SearchOptimizer):
 
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
-            only as a rate between its groups, and for schedulers.
+            only as a rate between its groups, and for schedulers. With `capturable=True` its own
+            kernels are recorded too on CUDA, and a step that is not searched is one launch.
         max_relative_step: ρ, the measure of the longest step, relative to the weights.
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
