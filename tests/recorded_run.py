@@ -135,14 +135,14 @@ class Run:
     def recordings(self) -> list[Recording]:
         """Of steps that are not searched; one where the base is recorded too."""
         if self.base_is_recorded:
-            return self._found("whole")
+            return [self.optimizer._workspace.of_base.whole]
         return self._found("unsearched", "beginning", "ending")
 
     @property
     def base_is_recorded(self) -> bool:
         """As it may be where gradients stay where they are."""
-        whole = self._found("whole")
-        return bool(whole) and are_recorded(whole)
+        of_base = getattr(self.optimizer._workspace, "of_base", None)
+        return of_base is not None and are_recorded([of_base.whole])
 
     @property
     def of_searches(self) -> list[Recording]:

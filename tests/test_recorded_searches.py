@@ -189,7 +189,8 @@ class Unexecuted(Again):
                 written += [tensor for tensor in numbers if tensor is not None]
         state = [value for entry in self.run.optimizer.state.values() for value in entry.values()]
         written += [value for value in state if isinstance(value, torch.Tensor)]
-        written += getattr(workspace, "kept", ([], []))[1]
+        of_base = getattr(workspace, "of_base", None)
+        written += [] if of_base is None else of_base.copies
         before = [tensor.clone() for tensor in written]
         for tensor in written:
             tensor.fill_(math.nan)  # what it reads now is nobody's

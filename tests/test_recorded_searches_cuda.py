@@ -54,7 +54,9 @@ def test_a_base_that_says_it_can_is_recorded_too(
     runs = pair(ON_CUDA[name], monkeypatch)
     searched_now_and_then(*runs, LATER)
     workspace = runs[1].optimizer._workspace
-    assert are_recorded([workspace.whole, workspace.stepping, workspace.keeping])
+    assert are_recorded(
+        [workspace.of_base.whole, workspace.of_base.stepping, workspace.of_base.keeping]
+    )
 
 
 @pytest.mark.parametrize("name", ["all", "all relative", "two groups", "adamw"])

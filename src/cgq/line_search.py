@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class LineSearch(SearchOptimizer):
     Args:
         base: the optimizer that gives the direction, of `torch.optim` or like one. Its `lr` counts
             only as a rate between its groups, and for schedulers. With `capturable=True` its own
-            kernels are recorded too on CUDA, and a step that is not searched is one launch.
+            kernels are recorded too on CUDA, where gradients stay where they are.
         max_relative_step: ρ, the measure of the longest step, relative to the weights.
         fit: `two_point`, `least_squares`, or a function like them.
         max_fits: how many parabolas at most; a search costs at most one evaluation more.
@@ -221,7 +222,7 @@ class LineSearch(SearchOptimizer):
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback
     ) -> Outcome | None:
         self._meet_groups()
-        groups, (_, params) = self.param_groups, with_gradients(self.param_groups)
+        groups, (numbers, params) = self.param_groups, with_gradients(self.param_groups)
         if not params:
             return None
         displacement = self._workspace
@@ -233,7 +234,8 @@ class LineSearch(SearchOptimizer):
         factor, first = schedule(groups), not self.state
         rho = factor * self._ceiling.now(groups[0], loss, displacement.layout)
         kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
-        recorded = RecordedBase.of(self.base, displacement) if self._team is None else None
+        alone = self._team is None
+        recorded = RecordedBase.of(self.base, displacement, numbers) if alone else None
         if recorded is not None and not due:
             replayed = recorded.unsearched_step(loss, rho, self.options, rollback)
             if replayed is not None:
@@ -252,11 +254,8 @@ class LineSearch(SearchOptimizer):
         )
         outcome = SKIPPED
         if not update.is_lost:
-            if due and recorded is not None and not first:
-                rollback.callback(recorded.keep())
-            elif due or first:  # before the first step there is nothing to copy
-                snapshot = Snapshot([self.base], without=self._params(), copier=displacement.copier)
-                rollback.callback(snapshot.restore)
+            if due or first:  # before the first step there is nothing to copy
+                rollback.callback(self._kept(recorded, displacement))
             update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
@@ -265,6 +264,16 @@ class LineSearch(SearchOptimizer):
         # Not a step where distributed checkpoints ask for a first state.
         is_first_and_idle = objective is None and not factor and first and update.is_idle
         return None if is_first_and_idle else outcome
+
+    def _kept(
+        self, recorded: RecordedBase | None, displacement: Displacement
+    ) -> Callable[[], None]:
+        """Keep the base's state; what is returned puts it back."""
+        put_back = None if recorded is None else recorded.keep()
+        if put_back is not None:
+            return put_back
+        copier = displacement.copier
+        return Snapshot([self.base], without=self._params(), copier=copier).restore
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         super()._record(outcome, objective)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cgq.engine.base_recordings import BaseRecordings
 from cgq.engine.direction import Direction, Plan
 from cgq.engine.options import SearchOptions
 from cgq.evaluation.copies import Copier
@@ -34,14 +35,7 @@ class Displacement(Workspace):
         """Below this |θ| is as good as none."""
         self.beginning, self.ending = Recording(self.recorder), Recording(self.recorder)
         """The step that is not searched, before the base moves and after."""
-        self.whole, self.stepping, self.keeping = (Recording(self.recorder) for _ in range(3))
-        """Of a base that can be recorded: the step that is not searched, all of it; its own step
-        where a search follows; and the copying of its state before that."""
-        self.of_whole: list[Tensor] = []
-        self.of_stepping: list[Tensor] = []
-        """What these write to of its state: held, so that no other tensor takes that memory."""
-        self.kept: tuple[list[Tensor], list[Tensor]] = [], []
-        """Its state, and the copies."""
+        self.of_base = BaseRecordings(self.recorder)
         self.opening = Recording(self.recorder)
         """The step that is searched, before the base moves."""
         self.copier = Copier()
