@@ -88,7 +88,7 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
             axis.axhline(chance, **_GUESSING)
         _line(axis, base.alone, AVERAGED, _AVERAGED)
         _line(axis, base.alone, FINAL, _ALONE)
-        _line(axis, base.searched, ours, _SEARCHED)
+        _line(axis, alike[name].searched, ours, _SEARCHED)  # or a seed would look like a rate
         if not _has(FINAL, (base.alone, base.searched)):
             # The ticks stay: other panels share them.
             axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=QUIET)
