@@ -39,6 +39,7 @@ bench: $(READY)
 	COLUMNS=110 $(PYTHON) benchmarks/speed.py | tee results/speed.txt
 	COLUMNS=110 $(PYTHON) benchmarks/loop.py | tee results/loop.txt
 	$(PYTHON) benchmarks/line_search.py | tee results/line_search.txt
+	COLUMNS=120 $(PYTHON) benchmarks/profile_step.py | tee results/profile.txt
 
 bench-gpu: $(READY)
 	$(PYTHON) benchmarks/gpu.py --runs 3 | tee results/gpu.txt

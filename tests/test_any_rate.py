@@ -66,7 +66,7 @@ def test_seeds_that_were_not_run_at_every_rate_do_not_count(tmp_path, drawn):
     searched(tmp_path, 0.001, 1.7, 1.8, seed=1)
     (axis,) = drawn().axes
     assert axis.get_title(loc="right") == "LineSearch: at most 0.10 % from its median, 1.500"
-    assert [1.5014, pytest.approx(1.65), 1.5] in heights(axis)
+    assert [1.5014, 1.5, 1.5] in heights(axis)
 
 
 def test_a_loss_out_of_sight_makes_no_room_below(tmp_path, drawn):
