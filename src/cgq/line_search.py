@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -15,13 +14,12 @@ from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
-from cgq.engine.recorded_base import RecordedBase
+from cgq.engine.recorded_base import RecordedBase, kept
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
 from cgq.engine.unsuitable_base import refuse_unsuitable
 from cgq.evaluation.objective import Objective
-from cgq.evaluation.snapshots import Snapshot
 from cgq.rules.base_rate import Lift, at_lifted_rates, note_full_rates, rates, schedule
 from cgq.rules.capped import Capped
 from cgq.rules.parabola import Fit, two_point
@@ -255,7 +253,7 @@ class LineSearch(SearchOptimizer):
         outcome = SKIPPED
         if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
-                rollback.callback(self._kept(recorded, displacement))
+                rollback.callback(kept(self.base, recorded, self._params(), displacement.copier))
             update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):
@@ -264,16 +262,6 @@ class LineSearch(SearchOptimizer):
         # Not a step where distributed checkpoints ask for a first state.
         is_first_and_idle = objective is None and not factor and first and update.is_idle
         return None if is_first_and_idle else outcome
-
-    def _kept(
-        self, recorded: RecordedBase | None, displacement: Displacement
-    ) -> Callable[[], None]:
-        """Keep the base's state; what is returned puts it back."""
-        put_back = None if recorded is None else recorded.keep()
-        if put_back is not None:
-            return put_back
-        copier = displacement.copier
-        return Snapshot([self.base], without=self._params(), copier=copier).restore
 
     def _record(self, outcome: Outcome | None, objective: Objective | None) -> None:
         super()._record(outcome, objective)

@@ -16,6 +16,8 @@ from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import Outcome
 from cgq.engine.options import SearchOptions
 from cgq.engine.rollback import Rollback
+from cgq.evaluation.copies import Copier
+from cgq.evaluation.snapshots import Snapshot
 from cgq.rules import scalars
 from cgq.rules.base_rate import at_lifted_rates
 from cgq.rules.scalars import Number, is_zero
@@ -200,6 +202,14 @@ class RecordedBase:
         if not _replayed(recordings.keeping, self._fixed.key, copy):
             copy()
         return lambda: torch._foreach_copy_(kept, copies)
+
+
+def kept(
+    base: Optimizer, recorded: RecordedBase | None, params: list[Tensor], copier: Copier
+) -> Callable[[], None]:
+    """Keep a base's state, recorded or not; what is returned puts it back, but no parameter."""
+    put_back = None if recorded is None else recorded.keep()
+    return put_back or Snapshot([base], without=params, copier=copier).restore
 
 
 def _replayed(recording: Recording, key: object, work: Callable[[], object]) -> bool:
