@@ -231,16 +231,17 @@ class LineSearch(SearchOptimizer):
         due = objective is not None and loss is not None and self._is_due()
         factor, first = schedule(groups), not self.state
         rho = factor * self._ceiling.now(groups[0], loss, displacement.layout)
-        kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
-        alone = self._team is None
-        recorded = RecordedBase.of(self.base, displacement, numbers) if alone else None
+        grads, recorded = displacement.layout.gradients(), None
+        if self._team is None:
+            recorded = RecordedBase.of(self.base, displacement, grads, numbers)
         if recorded is not None and not due:
             replayed = recorded.unsearched_step(loss, rho, self.options, rollback)
             if replayed is not None:
                 return replayed
+        kind = BaseUpdate if displacement.layout.on_host else DeviceBaseUpdate
         update = kind(
             displacement,
-            displacement.layout.gradients(),
+            grads,
             self._gradients.unclipped(params),
             loss,
             rho=rho,

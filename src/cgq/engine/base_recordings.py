@@ -42,6 +42,6 @@ class BaseRecordings:
         self._seen = sight
         return was_seen
 
-    def is_recorded(self) -> None:
-        """So the step that was looked at last is."""
+    def note_recorded(self) -> None:
+        """Know the step that was looked at last again, whatever comes in between."""
         self._recorded = self._seen

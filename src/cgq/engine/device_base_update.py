@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from cgq.engine.base_update import BaseUpdate
-from cgq.engine.device_direction import DeviceDirection, clear, recorded_plan
+from cgq.engine.device_direction import (
+    DeviceDirection,
+    as_results,
+    clear,
+    outcome_of,
+    recorded_plan,
+)
 from cgq.engine.direction import Outcome, Plan
 from cgq.rules.scalars import Number
 from cgq.vectors.device_line import DeviceLine
@@ -138,15 +144,12 @@ class DeviceBaseUpdate(DeviceDirection, BaseUpdate):
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
             displacement.end()
-            step = self._followed(self._plan_of(now["share"]))
-            return {**step.numbers, "loss": step.loss, "lost": step.skipped}
+            return as_results(self._followed(self._plan_of(now["share"])))
 
         recording, share = displacement.ending, self.average_step(self._rho)
         if not recording.done(key, {"share": share}, work):
             return None
-        results = recording.handed_out()
-        lost, seen = results.pop("lost") != 0.0, results.pop("loss")
-        return Outcome(results, seen, lost)
+        return outcome_of(recording.handed_out())
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         return self._plan_of(self.average_step(self._rho))

@@ -76,6 +76,18 @@ class DeviceDirection(Direction):
         return Outcome({"step_size": plan.trial, **numbers}, plan.loss, lost)
 
 
+def as_results(step: Outcome) -> dict[str, Number]:
+    """A step that was not searched, as what a recording gives."""
+    seen = {} if step.loss is None else {"loss": step.loss}
+    return {**step.numbers, **seen, "lost": step.skipped}
+
+
+def outcome_of(results: dict[str, Tensor]) -> Outcome:
+    """The same from what it has handed out."""
+    lost, seen = results.pop("lost") != 0.0, results.pop("loss", None)
+    return Outcome(dict(results), seen, lost)
+
+
 def recorded_plan(
     recording: Recording,
     key: object,

@@ -76,6 +76,12 @@ class Outcome(NamedTuple):
 SKIPPED = Outcome({}, skipped=True)
 
 
+def averaged_share(before: Mapping[str, Any]) -> Number:
+    """Which share of a relative ceiling searches led to; before any of them, all of it."""
+    average = before["average"]
+    return 1.0 if is_zero(average) else average
+
+
 class Direction(ABC):
     """The way a batch says to go.
 
@@ -146,8 +152,7 @@ class Direction(ABC):
 
     def average_step(self, ceiling: Number) -> Number:
         """The averaged share of this ceiling; before any search, all of it."""
-        average = self._before["average"]
-        return (1.0 if is_zero(average) else average) * ceiling
+        return averaged_share(self._before) * ceiling
 
     def _named(self, name: str, dots: Dots, parts: Callable[[], Any], scale: float = 1.0) -> Vector:
         """A vector that shares what products are known."""

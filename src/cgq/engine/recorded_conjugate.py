@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from cgq.engine.device_conjugate import DeviceConjugate
-from cgq.engine.device_direction import recorded_plan
+from cgq.engine.device_direction import as_results, outcome_of, recorded_plan
 from cgq.engine.direction import Outcome, Plan
 from cgq.rules.momentum import OURS
 from cgq.rules.scalars import Number
@@ -69,16 +69,12 @@ class RecordedConjugate(DeviceConjugate):
 
         def work(now: Mapping[str, Tensor]) -> dict[str, Number]:
             direction, limit = kept(now), now.get("limit", math.inf)
-            step = direction.unsearched_step(now.get("loss"), limit)
-            seen = {} if step.loss is None else {"loss": step.loss}
-            return {**step.numbers, **seen, "lost": step.skipped}
+            return as_results(direction.unsearched_step(now.get("loss"), limit))
 
         if not recording.done(self._key, _known(numbers), work):
             return None
         state.squares = None  # nobody here knows whose they are
-        results = recording.handed_out()
-        lost, seen = results.pop("lost") != 0.0, results.pop("loss", None)
-        return Outcome(results, seen, lost)
+        return outcome_of(recording.handed_out())
 
     def begun_at_once(self, loss: Tensor | float, error: float) -> tuple[Plan, DeviceLine] | None:
         state, recording = self._state, self._state.outset

@@ -69,8 +69,8 @@ def any_rate(comparison: Comparison, path: Path) -> Path:
     """A panel for each base: the last test loss over `lr`, with its spread over seeds.
 
     LineSearch is shown by its averaged weights, where there are any, and by the seeds that it has
-    at every rate. The axis ends a little above
-    the loss of guessing: what is higher is a triangle at the edge, and what diverged a cross.
+    at every rate. The axis ends a little above the loss of guessing: what is higher is a triangle
+    at the edge, and what diverged a cross.
     """
     bases, alike = _bases(comparison), _bases(with_shared_seeds(comparison))
     columns = min(2, len(bases))
