@@ -34,7 +34,7 @@ from trainer_diary import (
     vectors,
     windows,
 )
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from cgq import CGQ, LineSearch
 from cgq.huggingface import CGQTrainer
@@ -219,7 +219,9 @@ def test_evaluation_is_the_trainers_own_and_changes_nothing(tmp_path):
 
 def test_gradient_checkpointing_changes_nothing(tmp_path):
     plainly, _ = trained(gpt2(), arguments(tmp_path), sentences())
-    args = arguments(tmp_path, gradient_checkpointing=True)
+    renamed = hasattr(TrainingArguments, "activation_checkpointing")  # since transformers 5.23
+    setting = "activation_checkpointing" if renamed else "gradient_checkpointing"
+    args = arguments(tmp_path, **{setting: True})
     sparingly, _ = trained(gpt2(), args, sentences())
     for one, two in zip(plainly.model.parameters(), sparingly.model.parameters(), strict=True):
         torch.testing.assert_close(one, two)
