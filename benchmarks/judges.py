@@ -4,13 +4,16 @@
 
 `wants` is the best constant rate of AdamW, of the five in the records and by the average of the
 weights, over the rate that LineSearch had on the whole: above 1 its steps were too short, below 1
-too long. Beside it is what its judges saw in the mean, once half of the run was over. A judge that
-could decide would rise or fall with `wants`; how well it does is its rank correlation.
+too long. Beside it is what its judges saw in the mean, once half of the run was over, and two that
+it has not: `promise`, by how much the slope says that a step lowers its batch's loss, and `gap`, by
+how much the average of the weights does; both in standard deviations of the loss of batches. A
+judge that could decide would rise or fall with `wants`; how well it does is its rank correlation.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 
@@ -20,6 +23,9 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import spearmanr
 
+from cgq import LineSearch
+from cgq.rules.trust import Trust
+from cgq.rules.trust_region import Region
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.reading import read_run
@@ -30,7 +36,8 @@ from cgqbench.training.feed import Feed
 from cgqbench.training.learner import Learner
 
 RATES = ("0.0003", "0.001", "0.003", "0.01", "0.03")
-JUDGES = ("straightness", "agreement", "confirmed")
+JUDGES = ("straightness", "agreement", "confirmed", "promise", "gap")
+EVERY = 10  # steps: how often the average's loss is measured
 ON_A_GPU = {"gpt_bf16", "gpt_large_batch", "resnet_gn", "vit", "vgg_svhn", "lstm"}
 
 
@@ -48,24 +55,48 @@ def best_constant_rate(records: Path, task: str) -> float:
 
 
 def seen_by(task_name: str) -> tuple[float, dict[str, float]]:
-    """The mean rate of a run of LineSearch, and what its judges saw in its second half."""
+    """The mean rate of a run of LineSearch, and what judges saw in its second half."""
     member, task = MEMBERS[task_name], by_name(ZOO, task_name)
-    cell = Cell("judges", ZOO, task_name, "search", 0, EPOCHS, member.batch_size, average=False)
+    cell = Cell("judges", ZOO, task_name, "search", 0, EPOCHS, member.batch_size)
     device = torch.device("cpu")
     feed = Feed(task, device, member.batch_size, 0)
     learner = Learner(cell, task, feed, Arithmetic(device))
-    group = learner.optimizer.param_groups[0]
+    optimizer, averaged = learner.optimizer, learner.averaged
+    assert isinstance(optimizer, LineSearch)
+    assert averaged is not None
+    group = optimizer.param_groups[0]
     rates: list[float] = []
     seen: dict[str, list[float]] = {judge: [] for judge in JUDGES}
     for epoch in range(1, EPOCHS + 1):
         for inputs, targets in feed.epoch(epoch):
-            learner.optimizer.step(learner.closure(inputs, targets))  # type: ignore[arg-type]
+            judges, averages_loss = len(rates) > member.steps // 2, math.nan
+            if judges and len(rates) % EVERY == 0:
+                with torch.no_grad(), torch.random.fork_rng():
+                    averages_loss = task.loss(averaged.module(inputs), targets).item()
+            loss = optimizer.step(learner.closure(inputs, targets))
+            averaged.update_parameters(learner.model)
             rates.append(float(group["step_size"]))
-            if len(rates) > member.steps // 2:
-                seen["straightness"].append(group["straightness"])
-                seen["agreement"].append(group["agreement"])
-                seen["confirmed"].append(group["agreement"] / group["own_agreement"])
+            if judges:
+                judged = opinions(optimizer, float(loss) - averages_loss)
+                for judge in JUDGES:
+                    seen[judge] += [judged[judge]] if math.isfinite(judged[judge]) else []
     return statistics.mean(rates), {judge: statistics.mean(each) for judge, each in seen.items()}
+
+
+def opinions(optimizer: LineSearch, gap: float) -> dict[str, float]:
+    """What each judge says of the last step; NaN: nothing."""
+    group, search = optimizer.param_groups[0], optimizer.last_search
+    region, noise = Region.of(group), Trust.of(group).batch_noise
+    promise = math.nan
+    if search is not None and search.trial_steps:
+        promise = -search.slope * search.trial_steps[0]
+    return {
+        "straightness": region.straightness,
+        "agreement": region.agreement,
+        "confirmed": region.confirmed,
+        "promise": promise / noise if noise else math.nan,
+        "gap": gap / noise if noise else math.nan,
+    }
 
 
 def main() -> None:
@@ -86,9 +117,10 @@ def main() -> None:
     for task, rate, wanted, wants, *judged in rows:
         numbers = [f"{value:+.3f}" for value in judged]
         table.add_row(task, f"{rate:.2g}", f"{wanted:g}", f"{wants:.2f}", *numbers)
-    console, known = Console(width=110), versions()
+    console, known = Console(width=130), versions()
     console.print(table)
-    for place, judge in enumerate(JUDGES, 4):
+    # The rate is no judge: but the best ones of AdamW are much alike, so that it goes with `wants`.
+    for place, judge in (1, "LineSearch's rate"), *enumerate(JUDGES, 4):
         found = spearmanr([row[3] for row in rows], [row[place] for row in rows]).statistic
         console.print(f"rank correlation of wants and {judge}: {found:+.2f}", highlight=False)
     console.print(
