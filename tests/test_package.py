@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
+from pathlib import Path
 
 from test_layers import HOSTS
 
 import cgq
+
+PARTS = re.compile(r"extra == .(bench|dev|docs|hf|lightning|skorch).")
 
 
 def test_import_is_silent_and_leaves_optional_parts_alone() -> None:
@@ -50,3 +55,14 @@ def test_every_public_function_has_an_example() -> None:
     for name in cgq.__all__:
         if name != "Search":  # a record; `quadratic_search` shows one
             assert ">>>" in (inspect.getdoc(getattr(cgq, name)) or ""), name
+
+
+def test_what_the_tests_install_is_pinned() -> None:
+    """Warnings are errors here: another version of a library may fail what did not change."""
+    needs = [
+        re.split(r"[;<>=\[ ]", need)[0] for need in requires("cgq") or () if PARTS.search(need)
+    ]
+    lines = (Path(__file__).parents[1] / "constraints.txt").read_text().splitlines()
+    pinned = {line.split("==")[0] for line in lines if "==" in line}
+    assert {"torch", "ruff", "transformers"} <= pinned
+    assert not {*needs} - pinned - {"cgq"}
