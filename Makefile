@@ -12,6 +12,9 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
+# Where nothing that is compiled may be kept, each of the many processes of the tests compiles anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check docs package bench bench-gpu correctness clean
 
 demo: $(READY)
@@ -52,7 +55,9 @@ correctness: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[bench,dev]"
+	$(PYTHON) -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e ".[bench,dev]"
+	@# On all cores, which pip does not. What is no Python, or for another one, is left as it is.
+	@$(PYTHON) -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $(READY)
 
 clean:
