@@ -36,7 +36,7 @@ from cgq import (
 )
 from cgq.evaluation.environment import Environment
 
-CHUNKS, PROGRAMS = 64, 80  # 5,120 programs; chunks are what pytest-xdist hands out
+CHUNKS, PROGRAMS = 48, 80  # 3,840 programs; chunks are what pytest-xdist hands out
 
 RULES = (polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan)
 DTYPES = (
