@@ -27,6 +27,7 @@ from cgq import LineSearch
 from cgq.rules.trust import Trust
 from cgq.rules.trust_region import Region
 from cgqbench.experiments.cell import Cell
+from cgqbench.experiments.registry import ZOO_RATES
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.reading import read_run
 from cgqbench.tasks.named import by_name
@@ -35,7 +36,6 @@ from cgqbench.training.arithmetic import Arithmetic
 from cgqbench.training.feed import Feed
 from cgqbench.training.learner import Learner
 
-RATES = ("0.0003", "0.001", "0.003", "0.01", "0.03")
 JUDGES = ("straightness", "agreement", "confirmed", "promise", "gap")
 EVERY = 10  # steps: how often the average's loss is measured
 ON_A_GPU = {"gpt_bf16", "gpt_large_batch", "resnet_gn", "vit", "vgg_svhn", "lstm"}
@@ -44,14 +44,14 @@ ON_A_GPU = {"gpt_bf16", "gpt_large_batch", "resnet_gn", "vit", "vgg_svhn", "lstm
 def best_constant_rate(records: Path, task: str) -> float:
     """Of AdamW, by what the average of its weights ends with."""
     ends = {}
-    for rate in RATES:
+    for rate in ZOO_RATES:
         run = read_run(records / f"{ZOO}-{task}-adamw_lr={rate}-0.jsonl")
         if run is None:
             raise SystemExit(f"{records} has no AdamW at {rate} on {task}: run cgq reproduce zoo.")
         last = run.epochs[-1]
         accuracy = last["average_test_accuracy"]
         ends[rate] = last["average_test_loss"] if accuracy is None else -accuracy
-    return float(min(ends, key=lambda rate: ends[rate]))
+    return min(ends, key=lambda rate: ends[rate])
 
 
 def seen_by(task_name: str) -> tuple[float, dict[str, float]]:
@@ -69,14 +69,14 @@ def seen_by(task_name: str) -> tuple[float, dict[str, float]]:
     seen: dict[str, list[float]] = {judge: [] for judge in JUDGES}
     for epoch in range(1, EPOCHS + 1):
         for inputs, targets in feed.epoch(epoch):
-            judges, averages_loss = len(rates) > member.steps // 2, math.nan
-            if judges and len(rates) % EVERY == 0:
+            is_late, averages_loss = len(rates) > member.steps // 2, math.nan
+            if is_late and len(rates) % EVERY == 0:
                 with torch.no_grad(), torch.random.fork_rng():
                     averages_loss = task.loss(averaged.module(inputs), targets).item()
             loss = optimizer.step(learner.closure(inputs, targets))
             averaged.update_parameters(learner.model)
             rates.append(float(group["step_size"]))
-            if judges:
+            if is_late:
                 judged = opinions(optimizer, float(loss) - averages_loss)
                 for judge in JUDGES:
                     seen[judge] += [judged[judge]] if math.isfinite(judged[judge]) else []

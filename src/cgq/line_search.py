@@ -14,7 +14,7 @@ from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.options import SearchOptions, require
-from cgq.engine.recorded_base import RecordedBase, kept
+from cgq.engine.recorded_base import RecordedBase, keep_state
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
 from cgq.engine.state import NUMBERS, read
@@ -254,7 +254,9 @@ class LineSearch(SearchOptimizer):
         outcome = SKIPPED
         if not update.is_lost:
             if due or first:  # before the first step there is nothing to copy
-                rollback.callback(kept(self.base, recorded, self._params(), displacement.copier))
+                rollback.callback(
+                    keep_state(self.base, recorded, self._params(), displacement.copier)
+                )
             update.begin()
             rollback.callback(displacement.undo)
             with at_lifted_rates(groups, groups[0]["lift"]):

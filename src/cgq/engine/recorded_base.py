@@ -145,7 +145,7 @@ class RecordedBase:
         return lambda: torch._foreach_copy_(kept, copies)
 
 
-def kept(
+def keep_state(
     base: Optimizer, recorded: RecordedBase | None, params: list[Tensor], copier: Copier
 ) -> Callable[[], None]:
     """Keep a base's state, recorded or not; what is returned puts it back, but no parameter."""

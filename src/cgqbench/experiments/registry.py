@@ -55,12 +55,9 @@ ZOO_COLUMNS = tuple(
     for part, members in PARTS.items()
     for name, member in members.items()
 )
+ZOO_RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 ZOO_METHODS = (
-    *(
-        f"{method}:lr={lr}"
-        for method in ("adamw", "adamw_cosine")
-        for lr in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-    ),
+    *(f"{method}:lr={lr}" for method in ("adamw", "adamw_cosine") for lr in ZOO_RATES),
     *RIVALS,
     "search",
 )
