@@ -2,10 +2,11 @@
 
 Methods take turns within one run; an epoch is 50,000 images of CIFAR-10's shape in batches of 64.
 `--runs 3` goes on with them twice, in the same process, and the table has the middle ratio, with
-the least and the most; its other numbers are means. Then the unsearched step alone, as in a loop of
-your own, on the tensors of a ResNet-50. The last table runs whole cells through the engine, one at
-a time and several at once. `--apart` leaves the parameters where torch put them, instead of side by
-side in memory; `--only vgg16` and `--tf32` are for a quick look.
+the least and the most; its other numbers are means. The floor of a ratio is the passes alone, which
+take no data from the pipeline and change no parameter. Then the unsearched step alone, as in a loop
+of your own, on the tensors of a ResNet-50. The last table runs whole cells through the engine, one
+at a time and several at once. `--apart` leaves the parameters where torch put them, instead of side
+by side in memory; `--only vgg16` and `--tf32` are for a quick look.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from unittest import mock
 
 import torch
 from cifar_shapes import SHAPE, images
+from floor import FIRST, PROBE, passes, seconds
 from networks import resnet50_parameters
 from rich.console import Console
 from rich.table import Table
@@ -47,6 +49,7 @@ EPOCH = 50_000
 BATCH = 64
 BATCHES = 150  # of which an epoch's time is extrapolated
 ROUNDS = 3
+FLOOR_STEPS = 40  # of the passes alone, in each run
 METHODS = {"SGD": "sgd", "CGQ": "cgq", "sCGQ": "scgq"}
 NETWORKS = ("resnet164", "densenet100", "vgg16")
 STEPS = 200  # of the step alone, in each of as many turns
@@ -81,6 +84,12 @@ class Trained:
         if self._epochs > 1:
             self.times.append((time.perf_counter() - began) * EPOCH / (BATCHES * BATCH))
             self.passes.append(row["passes"])
+
+    def floor(self, kinds: Sequence[bool]) -> float:
+        """Seconds an epoch of these passes alone."""
+        alone = passes(self._learner, kinds)
+        step, _ = seconds(alone, torch.device("cuda", 0), FLOOR_STEPS, turns=1)
+        return step * EPOCH / BATCH
 
     @property
     def seconds(self) -> float:
@@ -124,8 +133,8 @@ def epochs_table(
     repeats: int,
 ) -> Table:
     table = Table(
-        "network", "arithmetic", "SGD, s an epoch", "CGQ ÷ SGD", "passes", "sCGQ ÷ SGD", "passes",
-        "memory, CGQ ÷ SGD", "set-up, s",
+        "network", "arithmetic", "SGD, s an epoch", "CGQ ÷ SGD", "floor", "passes",
+        "sCGQ ÷ SGD", "floor", "passes", "memory, CGQ ÷ SGD", "set-up, s",
     )  # fmt: skip
     for name in networks:
         task = task_for(name)
@@ -136,17 +145,25 @@ def epochs_table(
             for label, method in METHODS.items():
                 console.print(f"[dim]{name} {arithmetic.name} {label}[/]")
                 runs[label] = Trained(name, method, task, arithmetic)
-            for _ in range(repeats * ROUNDS):
+            sgd, cgq_, scgq = runs.values()
+            unsearched, searched = [], []
+            for turn in range(repeats * ROUNDS):
                 for run in runs.values():
                     run.epoch()
-            sgd, cgq_, scgq = runs.values()
+                if turn % ROUNDS == 0:
+                    unsearched.append(cgq_.floor([FIRST]))
+                    searched.append(cgq_.floor([FIRST, PROBE, PROBE]))
+            least, most = statistics.median(unsearched), statistics.median(searched)
+            share = (scgq.mean_passes - 1) / 2
             row = (
                 name,
                 arithmetic.name,
                 f"{sgd.seconds:.2f}",
                 middle(ratios(cgq_.times, sgd.times), 2),
+                f"{most / sgd.seconds:.2f}",
                 f"{cgq_.mean_passes:.2f}",
                 middle(ratios(scgq.times, sgd.times), 3),
+                f"{(least + share * (most - least)) / sgd.seconds:.3f}",
                 f"{scgq.mean_passes:.2f}",
                 f"{cgq_.memory / sgd.memory:.2f}",
                 f"{sgd.first_epoch:.0f}",
@@ -228,7 +245,7 @@ def main() -> None:
     if apart:
         mock.patch("cgqbench.training.arithmetic.join", return_value=None).start()
     os.environ["CGQ_NETWORK"], os.environ["CGQ_IMAGES"] = "resnet110", "12800"
-    notes, console = Console(stderr=True), Console(width=110)
+    notes, console = Console(stderr=True), Console(width=130)
     device = torch.device("cuda", 0)
     kinds = (False,) if asked.tf32 else (False, True)
     networks = asked.only or NETWORKS

@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
+from floor import FIRST, PROBE, Work, passes, seconds
 from gpu import Trained as OnImages
 from gpu import task_for
 from line_search import Trained as OnText
@@ -31,7 +30,6 @@ from cgqbench.training.learner import Learner
 
 STEPS, TURNS = 40, 5
 SHOWN = 8  # kernels, and functions of the host
-Work = Callable[[], object]
 Kernels = dict[str, tuple[float, float]]
 
 
@@ -42,20 +40,6 @@ class Case(NamedTuple):
     step: Work
     passes: list[bool]
     learner: Learner
-
-
-def seconds(work: Work) -> tuple[float, float]:
-    """What it takes, and what the host takes for it; the middle of some turns."""
-    whole, host = [], []
-    for _ in range(TURNS):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(STEPS):
-            work()
-        host.append((time.perf_counter() - began) / STEPS)
-        torch.cuda.synchronize()
-        whole.append((time.perf_counter() - began) / STEPS)
-    return statistics.median(whole), statistics.median(host)
 
 
 def kernels(work: Work) -> Kernels:
@@ -85,19 +69,11 @@ def functions(work: Work) -> list[str]:
 
 def shown(case: Case, table: Table, console: Console) -> None:
     """Its row, and what it consists of."""
-    learner = case.learner
-    batch = next(iter(learner.feed.epoch(1)))
-    inputs, targets = batch[0].clone(), batch[1].clone()
-
-    def floor() -> None:
-        closure = learner.closure(inputs, targets)
-        for backward in case.passes:
-            with torch.set_grad_enabled(backward):
-                closure(backward=backward)
-
+    floor, device = passes(case.learner, case.passes), torch.device("cuda", 0)
     for _ in range(10):
         case.step()
-    (whole, host), (least, _) = seconds(case.step), seconds(floor)
+    whole, host = seconds(case.step, device, STEPS, TURNS)
+    least, _ = seconds(floor, device, STEPS, TURNS)
     of_step, of_passes = kernels(case.step), kernels(floor)
     rest: Kernels = {}
     for name, (count, taken) in of_step.items():
@@ -157,13 +133,13 @@ def main() -> None:
     )
     console, known = Console(width=110), versions()
     cases: list[Callable[[], Case]] = [
-        partial(on_images, "sgd", [True]),
-        partial(on_images, "scgq:search_prob=0.0001", [True]),
-        partial(on_images, "cgq", [True, False, False]),
-        partial(on_text, "adamw", [True]),
-        partial(on_text, "search", [True], due=False),
-        partial(on_text, "search", [True, False], due=True),
-        partial(on_text, "search", [True]),
+        partial(on_images, "sgd", [FIRST]),
+        partial(on_images, "scgq:search_prob=0.0001", [FIRST]),
+        partial(on_images, "cgq", [FIRST, PROBE, PROBE]),
+        partial(on_text, "adamw", [FIRST]),
+        partial(on_text, "search", [FIRST], due=False),
+        partial(on_text, "search", [FIRST, PROBE], due=True),
+        partial(on_text, "search", [FIRST]),
     ]
     for make in cases:
         shown(make(), table, console)

@@ -3,7 +3,7 @@
 Both train the same network in turns, as `cgq` runs them; on a GPU as CUDA graphs and eagerly. The
 policy is the default one, timed once it has settled: before, every batch is searched. The whole is
 the clock's time of a turn; its parts are from turns of their own, in which marks between the steps
-take time as well.
+take time as well. The floor is its passes alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import torch
+from floor import FIRST, PROBE, passes, seconds
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -85,6 +86,8 @@ class Trained:
         self.steps: list[float] = []
         self.averages: list[float] = []
         self.searched: list[bool] = []
+        self._alone = [passes(self._learner, kinds) for kinds in ([FIRST], [FIRST, PROBE])]
+        self._floors: tuple[list[float], list[float]] = ([], [])
         self._settle()
 
     def _endless(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -125,6 +128,17 @@ class Trained:
         if self._device.type != "cpu":
             torch.cuda.synchronize(self._device)
 
+    def floor_turn(self, steps: int) -> None:
+        """Note what the passes of a step take with nothing else: not searched, and searched."""
+        for work, floors in zip(self._alone, self._floors, strict=True):
+            floors.append(seconds(work, self._device, steps, turns=1)[0])
+
+    @property
+    def floor(self) -> float:
+        """What the passes of its steps take, on average."""
+        first, both = (statistics.mean(floors) for floors in self._floors)
+        return first + statistics.mean(self.searched) * (both - first)
+
     def marked_turn(self, steps: int) -> None:
         """Take some steps, and time each, and its average."""
         learner, marks = self._learner, Marks(self._device)
@@ -152,6 +166,7 @@ def row_of(
             trained.turn(steps)
         for trained in (bare, ours):
             trained.marked_turn(steps)
+        ours.floor_turn(steps)
     unit, marked_unit = statistics.mean(bare.turns), statistics.mean(bare.steps)
     pairs = list(zip(ours.steps, ours.searched, strict=True))
     parts = [[time for time, searched in pairs if searched is kind] for kind in (False, True)]
@@ -163,6 +178,7 @@ def row_of(
         "CUDA graphs" if graphs else "eager",
         f"{1e3 * unit:.2f}",
         f"{whole / unit:.3f}{verdict}",
+        f"{ours.floor / unit:.3f}",
         f"{whole / statistics.mean(fused.turns):.3f}",
         *(f"{ratio / marked_unit:.3f}" for ratio in ratios),
         f"{len(parts[1])} of {len(pairs)}",
@@ -180,8 +196,8 @@ def main() -> None:
     notes, console = Console(stderr=True), Console(width=110)
     turns, steps = (8, 50) if on_gpu else (50, 1)
     table = Table(
-        "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}", "÷ fused AdamW",
-        "step not searched", "step searched", "average", "searched",
+        "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}", "floor",
+        "÷ fused AdamW", "step not searched", "step searched", "average", "searched",
     )  # fmt: skip
     for network in ("gpt1m", "gpt10m") if on_gpu else ("gpt1m",):
         task = by_name("stdlib", network)
