@@ -115,7 +115,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "figure2",
             "Run time per epoch",
-            (Column("mnist", "mlp", 3), Column("cifar10", "resnet110", 2)),
+            (Column("mnist", "mlp", 3), Column("cifar10", "resnet164", 2)),
             (*PAPER_METHODS[:6], "scgq:momentum=0.8", "scgq", "cgq:momentum=0.8", "cgq", "cgq_ls"),
         ),
         Experiment(

@@ -1,0 +1,166 @@
+"""Why several networks at once gain little on a GPU: how full its kernels make it.
+
+A training step of ResNet-110, captured as a graph: one network alone, several side by side on
+streams of their own, and several as one, by `torch.func.vmap`. Then the kernels of one step, by how
+many blocks each has for a multiprocessor: below 1 there are multiprocessors that do nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from cifar_shapes import SHAPE
+from floor import Work
+from gpu import BATCH
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.func import functional_call, replace_all_batch_norm_modules_, stack_module_state, vmap
+from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile
+
+from cgqbench.records.machine import hardware, versions
+from cgqbench.tasks.networks import network
+from cgqbench.training.arithmetic import Arithmetic
+
+TOGETHER = 6
+WARM_UP, STEPS, TURNS = 3, 20, 5
+BOUNDS = (0.25, 0.5, 1.0, 4.0)  # blocks of a kernel for each multiprocessor
+
+
+def made(device: torch.device) -> nn.Module:
+    model = Arithmetic(device).placed(network("resnet110", SHAPE, 10), channels_last=True)
+    replace_all_batch_norm_modules_(model)  # running statistics are no matter of speed
+    return model
+
+
+def batch(device: torch.device, *networks: int) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(*networks, BATCH, *SHAPE, device=device)
+    return inputs, torch.randint(0, 10, (*networks, BATCH), device=device)
+
+
+def step_of(params: list[Tensor], loss: Callable[[], Tensor]) -> Work:
+    optimizer = torch.optim.SGD(params, lr=1e-4, momentum=0.9, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def alone(device: torch.device) -> Work:
+    """A step of one network."""
+    model, (inputs, targets) = made(device), batch(device)
+    inputs = inputs.contiguous(memory_format=torch.channels_last)
+    return step_of(list(model.parameters()), lambda: cross_entropy(model(inputs), targets))
+
+
+def as_one(device: torch.device) -> Work:
+    """A step of several networks whose parameters are stacked."""
+    models = [made(device) for _ in range(TOGETHER)]
+    params, buffers = stack_module_state(models)
+    inputs, targets = batch(device, TOGETHER)
+    skeleton = models[0]
+
+    def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(skeleton, (params, buffers), (x,)), y)
+
+    losses = vmap(loss, randomness="different")
+    return step_of(list(params.values()), lambda: losses(params, inputs, targets).sum())
+
+
+def captured(step: Work) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
+def seconds(graphs: list[torch.cuda.CUDAGraph]) -> float:
+    """For a step of each, on streams of their own."""
+    streams = [torch.cuda.Stream() for _ in graphs]  # type: ignore[no-untyped-call]
+    taken = []
+    for _ in range(TURNS + 1):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            for graph, stream in zip(graphs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        torch.cuda.synchronize()
+        taken.append((time.perf_counter() - began) / STEPS)
+    return statistics.median(taken[1:])
+
+
+def kernels(graph: torch.cuda.CUDAGraph) -> list[tuple[float, float]]:
+    """Of each kernel of a replay its µs, and its blocks for each multiprocessor."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        graph.replay()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as name:
+        trace = Path(name) / "trace.json"
+        seen.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    found = [event for event in events if event.get("cat") == "kernel"]
+    return [(float(each["dur"]), float(each["args"]["blocks per SM"])) for each in found]
+
+
+def speeds(device: torch.device) -> Table:
+    graphs = [captured(alone(device)) for _ in range(TOGETHER)]
+    one = seconds(graphs[:1])
+    several = seconds(graphs)
+    stacked = seconds([captured(as_one(device))])
+    table = Table("networks", "how", "ms", "networks' steps, ÷ one alone")
+    table.add_row("1", "alone", f"{1e3 * one:.2f}", "1.00")
+    for how, taken in (("side by side, on streams", several), ("as one, by vmap", stacked)):
+        table.add_row(str(TOGETHER), how, f"{1e3 * taken:.2f}", f"{TOGETHER * one / taken:.2f}")
+    return table
+
+
+def fullness(device: torch.device) -> Table:
+    found = kernels(captured(alone(device)))
+    whole = sum(taken for taken, _ in found)
+    table = Table("blocks for a multiprocessor", "kernels", "µs", "share of the time", "µs each")
+    bounds = (0.0, *BOUNDS, float("inf"))
+    for least, most in pairwise(bounds):
+        times = [taken for taken, blocks in found if least <= blocks < most]
+        if times:
+            row = f"{sum(times):.0f}", f"{sum(times) / whole:.0%}", f"{statistics.mean(times):.1f}"
+            table.add_row(f"{least:g} to {most:g}", str(len(times)), *row)
+    table.add_row("all", str(len(found)), f"{whole:.0f}", "", f"{whole / len(found):.1f}")
+    return table
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("There is no CUDA device here.")
+    device, known, console = torch.device("cuda", 0), versions(), Console(width=110)
+    Arithmetic(device).set_up(1)
+    console.print(
+        f"{hardware(device)}, cgq {known['cgq']}, torch {known['torch']}, Python {known['python']}."
+        f" ResNet-110, batch {BATCH}, TF32. python benchmarks/together.py",
+        highlight=False,
+    )
+    console.print(fullness(device))
+    console.print(speeds(device))
+
+
+if __name__ == "__main__":
+    main()
