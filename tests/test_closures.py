@@ -519,6 +519,14 @@ def test_sparse_gradients_are_refused() -> None:
         ({"smoothing": 1.0}, "Invalid smoothing"),
         ({"seed": 0.5}, "Invalid seed"),
         ({"model": "net"}, "Invalid model"),
+        # As a configuration file may give them.
+        ({"lr": "0.1"}, "Invalid learning rate: 0.1"),
+        ({"weight_decay": None}, "Invalid weight_decay"),
+        ({"search_prob": "0.1"}, "Invalid search_prob"),
+        ({"smoothing": None}, "Invalid smoothing"),
+        ({"max_momentum": "0.8"}, "Invalid max_momentum"),
+        ({"max_relative_step": "0.005"}, "Invalid max_relative_step"),
+        ({"decoupled_weight_decay": "false"}, "Invalid decoupled_weight_decay.*True or False"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs: dict[str, Any], message: str) -> None:
@@ -643,3 +651,55 @@ def test_methods_are_told_apart_as_functions_are(name: str, takes_backward: bool
     call, takes = called_with_backward(getattr(Methods(), name))
     assert takes is takes_backward
     assert call(True) == ("asked True" if takes_backward else "loss")
+
+
+@pytest.mark.parametrize("kind", [CGQ, lambda params: LineSearch(torch.optim.AdamW(params))])
+def test_the_loss_of_the_old_point_outlives_a_closure_that_sums_in_one_tensor(kind: Any) -> None:
+    weight, total = nn.Parameter(torch.ones(3)), torch.zeros(())
+    optimizer = kind([weight])
+
+    def closure(backward: bool) -> Tensor:
+        total.zero_()
+        for _ in range(2):
+            loss = weight.square().sum() / 2.0
+            if backward:
+                loss.backward()
+            total.add_(loss.detach())
+        return total
+
+    assert optimizer.step(closure).item() == 3.0 == optimizer.last_search.loss
+
+
+@pytest.mark.parametrize("kind", [CGQ, lambda params: LineSearch(torch.optim.SGD(params, lr=0.1))])
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (lambda: [nn.Parameter(torch.full((3,), 1.0 + 1.0j).conj())], "conjugated or negated"),
+        (lambda: [nn.Parameter(torch.full((3,), 1.0j).conj().imag)], "conjugated or negated"),
+        (
+            lambda: [nn.Parameter(shared) for shared in [torch.ones(3)] * 2],
+            "0 and 1 .* same memory",
+        ),
+    ],
+    ids=["conjugate", "negative", "shared"],
+)
+def test_parameters_that_cannot_be_moved_alone_are_refused(
+    kind: Any, params: Callable[[], list[Tensor]], message: str
+) -> None:
+    weights = params()
+    before = [weight.detach().clone() for weight in weights]
+    optimizer = kind(weights)
+    with pytest.raises(ValueError, match=message):
+        optimizer.step(lambda: sum(weight.abs().square().sum() for weight in weights))
+    assert all(map(torch.equal, weights, before))
+
+
+def test_empty_parameters_share_no_memory() -> None:
+    weights = [
+        nn.Parameter(torch.zeros(0)),
+        nn.Parameter(torch.zeros(0)),
+        nn.Parameter(torch.ones(1)),
+    ]
+    optimizer = CGQ(weights)
+    optimizer.step(lambda: sum(weight.square().sum() for weight in weights))
+    assert weights[2].item() < 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from typing import Any
 
 import pytest
@@ -184,3 +185,32 @@ def test_a_tensor_that_has_changed_its_shape_gets_other_memory() -> None:
     (copy,) = copier.copies([tensor])
     assert copy is not None
     assert torch.equal(copy, tensor)
+
+
+def test_what_a_state_keeps_in_objects_and_other_containers_comes_back() -> None:
+    class Graft:
+        def __init__(self) -> None:
+            self.momentum, self.steps, self.inner = torch.ones(3), 0, [torch.zeros(2)]
+
+    class Own(torch.optim.SGD):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, lr=0.1)
+            self.history, self.names, self.owner = deque([1, 2], maxlen=3), {"a"}, Graft()
+
+    base = Own([nn.Parameter(torch.ones(3))])
+    graft = base.state[params_of(base)[0]]["graft"] = Graft()
+    momentum = graft.momentum
+    snapshot = Snapshot([base], without=params_of(base))
+    graft.momentum.mul_(2.0)
+    graft.inner[0].add_(1.0)
+    graft.momentum, graft.steps, base.owner.steps = torch.zeros(3), 1, 1
+    base.history.extend([3, 4])
+    base.names.add("b")
+    snapshot.restore()
+    assert graft.momentum is momentum
+    assert torch.equal(momentum, torch.ones(3))
+    assert torch.equal(graft.inner[0], torch.zeros(2))
+    assert graft.steps == 0
+    assert base.history == deque([1, 2])
+    assert base.names == {"a"}
+    assert base.owner.steps == 1  # which is no state of the optimizer's

@@ -224,15 +224,29 @@ def test_one_that_does_repeat_itself_is_asked_once(dtype: torch.dtype) -> None:
     assert unused == 1
 
 
-def test_another_optimizer_s_state_is_refused_as_such() -> None:
+@pytest.mark.parametrize("is_searched", [False, True])
+def test_another_optimizer_s_state_is_refused_as_such(is_searched: bool) -> None:
     model, inputs, targets = regression()
-    adam = torch.optim.Adam(model.parameters())
+    adam: torch.optim.Optimizer = torch.optim.Adam(model.parameters())
+    if is_searched:
+        adam = cgq.LineSearch(adam)
+        adam.step(lambda: mse_loss(model(inputs), targets))
     optimizer = CGQ(model.parameters())
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=r"another optimizer's state .*betas.*begin anew"):
         optimizer.load_state_dict(adam.state_dict())
     assert_same(optimizer.state_dict(), before)
     optimizer.step(lambda: mse_loss(model(inputs), targets))
+
+
+def test_a_hook_may_pack_the_state_into_something_else() -> None:
+    model, inputs, targets = regression()
+    optimizer = CGQ(model.parameters())
+    optimizer.register_state_dict_post_hook(lambda _, state: {"version": 2, "optimizer": state})
+    optimizer.step(lambda: mse_loss(model(inputs), targets))
+    packed = optimizer.state_dict()
+    assert packed["version"] == 2
+    assert packed["optimizer"]["param_groups"][0]["steps"] == 1
 
 
 def flat(weight: Tensor) -> Tensor:

@@ -532,3 +532,37 @@ def test_a_short_first_trial_of_it_makes_no_rate_unknown() -> None:
         noise = torch.randn(50, dtype=torch.float64)
         optimizer.step(lambda noise=noise: 2.0 + 0.01 * noise @ weight)
         assert group["known_rate"] >= 0.4 * group["step_size"]
+
+
+class Level:
+    """Keeps a mean of losses under a name of its own choice."""
+
+    def __init__(self, name: str, returned: str | None = None) -> None:
+        self.memory, self._returned = {name: 0.0}, returned or name
+
+    def __call__(self, phi: Phi, start: Start) -> Search:
+        level = 0.9 * next(iter(start.memory.values())) + 0.1 * start.loss
+        return outcome(start, [start.trial], [phi(start.trial)], memory={self._returned: level})
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "steps", "average", "params", "alert"])
+def test_a_search_does_not_keep_its_numbers_under_a_name_that_is_taken(name: str) -> None:
+    weights = [nn.Parameter(torch.ones(3))]
+    with pytest.raises(ValueError, match=rf"keeps {name}, .*another name"):
+        ConjugateDescent(weights, search=Level(name), max_relative_step=0.01, search_prob=0.5)
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "nesterov", "average", "radius", "full_lr"])
+def test_nor_under_one_of_the_base(name: str) -> None:
+    base = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=rf"keeps {name}, .*another name"):
+        LineSearch(base, search=Level(name))
+
+
+def test_a_search_returns_no_memory_that_it_has_not_named() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = ConjugateDescent([weight], search=Level("level", returned="lr"))
+    with pytest.raises(ValueError, match="Name what it keeps"):
+        optimizer.step(lambda: weight.square().sum())
+    assert torch.equal(weight, torch.ones(3))
+    assert optimizer.param_groups[0]["lr"] == 0.3

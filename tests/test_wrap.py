@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -290,3 +291,19 @@ def test_sparse_gradients_are_refused() -> None:
     optimizer = LineSearch(torch.optim.SGD(table.parameters()))
     with pytest.raises(RuntimeError, match="sparse gradients"):
         optimizer.step(lambda: table(torch.tensor([1])).sum())
+
+
+def test_groups_and_state_may_be_replaced_as_in_torch() -> None:
+    old, new = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = LineSearch(torch.optim.AdamW([old]))
+    for _ in range(3):
+        optimizer.step(lambda: old.square().sum())
+    optimizer.state = defaultdict(dict)
+    assert not optimizer.base.state
+    optimizer.param_groups = [{**optimizer.param_groups[0], "params": [new]}]
+    assert optimizer.base.param_groups[0]["params"] == [new]
+    before = old.detach().clone()
+    optimizer.step(lambda: new.square().sum())
+    assert torch.equal(old, before)
+    assert (new < 1.0).all()
+    assert optimizer.base.state[new]["step"] == 1

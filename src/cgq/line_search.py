@@ -94,6 +94,7 @@ class LineSearch(SearchOptimizer):
     } | {**Capped()._asdict(), **Lift()._asdict()}
 
     _workspace: Displacement | None
+    _is_being_made = False  # when torch's constructor begins with no groups and no state
 
     def __init__(
         self,
@@ -127,7 +128,9 @@ class LineSearch(SearchOptimizer):
             descent_suffices=True,
         )
         defaults = dict(getattr(base, "defaults", {}))
+        self._is_being_made = True
         super().__init__(base.param_groups, defaults, model, process_group)
+        self._is_being_made = False
         self.__setstate__({})
 
     # The groups and the state are the base's. Torch's constructor would begin with none.
@@ -137,7 +140,10 @@ class LineSearch(SearchOptimizer):
         return self.base.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None: ...
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        if not self._is_being_made:
+            self.base.param_groups = groups
+            self.__setstate__({})
 
     @property
     def state(self) -> Any:
@@ -145,7 +151,10 @@ class LineSearch(SearchOptimizer):
         return self.base.state
 
     @state.setter
-    def state(self, state: Any) -> None: ...
+    def state(self, state: Any) -> None:
+        if not self._is_being_made:
+            self.base.state = state
+            self.__setstate__({})
 
     def __getattr__(self, name: str) -> Any:
         """The base's modes, if it has any."""
@@ -278,8 +287,8 @@ class LineSearch(SearchOptimizer):
                 group.update(lift._asdict())
 
     @property
-    def _numbers(self) -> dict[str, float | int]:
-        return super()._numbers | self._ceiling.numbers
+    def _own_numbers(self) -> dict[str, float | int]:
+        return super()._own_numbers | self._ceiling.numbers
 
     def _ratios(self) -> list[float]:
         return [self._lift.lift * rate for rate in rates(self.param_groups)]

@@ -18,7 +18,7 @@ from cgq.engine.advice import Advice
 from cgq.engine.direction import Direction, Outcome
 from cgq.engine.late_losses import LateLosses
 from cgq.engine.messages import COPIED, DROPPED
-from cgq.engine.options import SearchOptions
+from cgq.engine.options import SearchOptions, refuse_taken
 from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import Guard
 from cgq.engine.searched_step import SearchedStep
@@ -56,6 +56,7 @@ class SearchOptimizer(Optimizer):
         process_group: ProcessGroup | None,
     ) -> None:
         self._attach(model, process_group)
+        refuse_taken(self.options.memory, {**defaults, **self._own_numbers})
         super().__init__(params, {**defaults, **self._numbers})
         self._gradients.found(self._params())
 
@@ -111,10 +112,9 @@ class SearchOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
         self._guard.read_losses(self.param_groups)
-        state = super().state_dict()
-        for group in state["param_groups"]:
-            group |= read(group, self._numbers)
-        return state
+        for group in self.param_groups:
+            group.update(read(group, self._numbers))
+        return super().state_dict()
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
     @_disable_dynamo
@@ -261,9 +261,14 @@ class SearchOptimizer(Optimizer):
     @property
     def _numbers(self) -> dict[str, float | int]:
         """All that is kept in the groups."""
+        return self._own_numbers | self.options.memory
+
+    @property
+    def _own_numbers(self) -> dict[str, float | int]:
+        """All of them but what the search keeps."""
         trust = Trust()._asdict() if self.options.is_guarded else {}
         watch = Watch()._asdict() | LateLosses.numbers() if self.options.is_watched else {}
-        return self.NUMBERS | trust | watch | self.options.memory
+        return self.NUMBERS | trust | watch
 
     def _complete_groups(self) -> None:
         complete(self.param_groups, self._numbers)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -19,12 +20,23 @@ from cgq.rules.trust import Trust
 Group = dict[str, Any]
 
 
-def _is_positive(value: Any) -> bool:
-    return value is None or 0.0 < value < math.inf
-
-
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0.0 <= value < math.inf
+    return isinstance(value, Real) and float(value) >= 0.0
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and value < math.inf
+
+
+def _is_positive(value: Any) -> bool:
+    return value is None or (_is_finite(value) and value > 0.0)
+
+
+def _is_switch(value: Any) -> bool:
+    return not isinstance(value, str) and value in (True, False)
+
+
+SWITCH = _is_switch, "Use True or False."
 
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -32,15 +44,16 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fit": (callable, "Use a function: cgq.two_point."),
     "max_fits": (lambda n: isinstance(n, int) and n >= 1, "Use a whole number of 1 or more."),
     "search": (lambda s: s is None or callable(s), "Use a function like cgq.QuadraticSearch()."),
-    "search_prob": (lambda p: 0.0 <= p <= 1.0, "Use a probability from 0 to 1."),
-    "smoothing": (lambda share: 0.0 <= share < 1.0, "Use 0 (none) or a share below 1."),
+    "search_prob": (lambda p: _is_number(p) and p <= 1.0, "Use a probability from 0 to 1."),
+    "smoothing": (lambda s: _is_number(s) and s < 1.0, "Use 0 (none) or a share below 1."),
     "seed": (lambda n: isinstance(n, int), "Use a whole number."),
     "momentum": (
-        lambda beta: callable(beta) or _is_number(beta),
+        lambda beta: callable(beta) or _is_finite(beta),
         "Use a rule such as cgq.polak_ribiere, or a number of 0 or more.",
     ),
-    "max_momentum": (lambda beta: beta >= 0.0, "Use 0 or more."),
+    "max_momentum": (_is_number, "Use 0 or more."),
     "probe": (_is_positive, "Use None or the length of the first trial step."),
+    **dict.fromkeys(("nesterov", "decoupled_weight_decay", "maximize", "watched"), SWITCH),
 }
 
 
@@ -141,6 +154,8 @@ class ConjugateOptions(SearchOptions):
 
 
 LINE_WIDE = frozenset(field.name for field in fields(ConjugateOptions))
+# What groups hold besides settings and numbers: torch's, its schedulers' and LineSearch's.
+OF_GROUPS = {"params", "initial_lr", "full_lr"}
 # Each of torch's optimizers has one of these, CGQ has none.
 OTHERS_SETTINGS = {"betas", "eps", "foreach", "max_iter"}
 
@@ -174,7 +189,7 @@ def refuse_strays(groups: list[Group]) -> None:
 def refuse_foreign(groups: list[Group]) -> None:
     """Refuse the state of another optimizer: its groups hold settings, and no step was found."""
     for group in groups:
-        if "step_size" not in group and (names := OTHERS_SETTINGS & group.keys()):
+        if names := OTHERS_SETTINGS & group.keys():
             raise ValueError(
                 f"This is another optimizer's state (its groups hold {', '.join(sorted(names))}): "
                 "CGQ has nothing to take from it. Load the model's weights alone and let CGQ begin "
@@ -197,13 +212,22 @@ def checked_group(lr: float | Tensor, weight_decay: float) -> Group:
     """What each parameter group sets for itself, as plain numbers that any checkpoint can hold."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
-    if not float(lr) >= 0.0:
+    if not (isinstance(lr, Tensor) or _is_number(lr)) or not float(lr) >= 0.0:
         raise ValueError(
             f"Invalid learning rate: {lr}. lr is the ceiling of the step: use 0 or more."
         )
-    require("weight_decay", weight_decay, 0.0 <= weight_decay < math.inf, "Use 0 or more.")
+    require("weight_decay", weight_decay, _is_finite(weight_decay), "Use 0 or more.")
     ceiling = lr if isinstance(lr, Tensor) else float(lr)
     return {"lr": ceiling, "weight_decay": float(weight_decay)}
+
+
+def refuse_taken(memory: Collection[str], taken: Collection[str]) -> None:
+    """Refuse a search that would keep a number where a group has one of another meaning."""
+    if names := sorted({*memory} & ({*taken} | OF_GROUPS)):
+        raise ValueError(
+            f"The search keeps {', '.join(names)}, but parameter groups hold a number of that name "
+            "already. Give it another name, such as search_level, in the search's `memory`."
+        )
 
 
 def require(name: str, value: object, valid: bool, cure: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,7 @@ class SearchedStep:
         search = self._options.rule(
             lambda step: float(self._phi(line, step)), self._start(plan, loss)
         )
-        return self._landed(checked(search), plan, line)
+        return self._landed(checked(search, self._options.memory), plan, line)
 
     def _line(self, plan: Plan) -> Line:
         self._objective.prepare_probes()
@@ -190,13 +190,18 @@ def _is_constant(search: Search, plan: Plan) -> bool:
     return bool(-plan.slope * min(search.trial_steps) > PLAIN * plan.noise)
 
 
-def checked(search: object) -> Search:
-    """What a search returned, if a step can be made of it."""
+def checked(search: object, memory: Container[str]) -> Search:
+    """What a search with this memory returned, if a step can be made of it."""
     if not isinstance(search, Search):
         raise TypeError(f"A search must return a cgq.Search, not {search!r}.")
     if not 0.0 <= search.step_size < math.inf:
         raise ValueError(
             f"A search returned the step {search.step_size}. Return a finite number, or 0.0 where "
             "no trial can be taken."
+        )
+    if not all(map(memory.__contains__, search.memory)):
+        raise ValueError(
+            f"A search returned the memory {search.memory}. Name what it keeps, with first values, "
+            "in an attribute `memory` of the search."
         )
     return search

@@ -62,7 +62,7 @@ class SpeculativeStep(SearchedStep):
             lambda step: known[step] if step in known else float(self._phi(line, step)),
             self._start(plan, loss),
         )
-        search, unused = checked(search), trials - len(known)
+        search, unused = checked(search, self._options.memory), trials - len(known)
         if unused != search.unused:
             search = replace(search, unused=unused)
         return self._landed(search, plan, line)

@@ -158,8 +158,11 @@ def kind_of(tensor: Tensor) -> Kind:
 
 
 def _is_writable(tensor: Tensor) -> bool:
-    """Whether it has a value (a lazy module's has none yet) that can be changed in place."""
-    if (type(tensor) not in PLAIN and is_lazy(tensor)) or tensor.is_inference():
+    """Whether it has a value (a lazy module's has none yet) that can be put back in place.
+
+    That of nested tensors cannot: none is written to in place.
+    """
+    if (type(tensor) not in PLAIN and is_lazy(tensor)) or tensor.is_inference() or tensor.is_nested:
         return False
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return True

@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import maybe_current_level
 
 from cgq.evaluation import rng
 from cgq.evaluation.inner_modules import InnerModules
 from cgq.evaluation.snapshots import Snapshot, buffers
+from cgq.evaluation.written_parameters import WrittenParameters
 
-# Passes at first, and between later ones, in which costly generators are looked at.
+# Passes at first, and between later ones, in which what is costly to look at is.
 LOOKS = 16
 
 
@@ -42,6 +44,8 @@ class Environment:
         self._inner = InnerModules()
         self._compiled: list[nn.Module] | None = None  # in place; None: nobody has looked for them
         self._passes = 0
+        self._looks = True
+        self._written = WrittenParameters()
         self._draws_from_costly = False  # generators, as far as was seen
         self._looked_at: Callable[[str], bool] = rng.is_quick
         self.forget()
@@ -62,7 +66,10 @@ class Environment:
         """Remember how everything was before this block, and what autocast does in it."""
         self.forget()
         self._device_type = device_type
+        self._looks = self._passes < LOOKS or self._passes % LOOKS == 0
+        self._passes += 1
         self._note_generators()
+        self._buffers_before = self._written_parameters()
         # Not through torch's register function: that gives each hook a number of its own, on
         # which compiled modules depend too.
         hooks: dict[Any, Any] = torch.nn.modules.module._global_forward_pre_hooks
@@ -76,13 +83,12 @@ class Environment:
             yield
         finally:
             hooks.pop(self, None)
+            self._written.look()
         self._look_for_draws()
 
     def _note_generators(self) -> None:
         """Note their states; of costly ones, where somebody draws from them or now and then."""
-        is_time = self._passes < LOOKS or self._passes % LOOKS == 0
-        self._passes += 1
-        looks = self._draws_from_costly or is_time
+        looks = self._draws_from_costly or self._looks
         self._looked_at = (lambda name: True) if looks else rng.is_quick
         self._rng_before = rng.states(self._looked_at)
 
@@ -114,8 +120,10 @@ class Environment:
             self._note_call(module)
 
     def _note_call(self, module: nn.Module) -> None:
-        # Another thread's modules are another run's.
-        if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
+        # Another thread's modules are another run's. Within vmap() and its like a module holds
+        # tensors that do not outlive it, and that nothing can write to.
+        is_own = threading.get_ident() == self._thread and maybe_current_level() is None
+        if is_own and not torch.compiler.is_compiling():
             self._meet(module)
             if torch.is_autocast_enabled(self._device_type):
                 self.casts.add(torch.get_autocast_dtype(self._device_type))
@@ -125,6 +133,8 @@ class Environment:
             new = self._inner.of(module)
             if self.modules:
                 new = [inner for inner in new if inner not in self.modules]
+            if self._looks:
+                self._written.watch(new)
             self.modules.update(dict.fromkeys(new))
             self._buffers_before.append(_buffers_of(new))
 
@@ -132,7 +142,11 @@ class Environment:
         """Remember how everything is after the first pass."""
         self._rng_after = rng.states(self._looked_at)
         self._drawn_from = rng.changed(self._rng_before, self._rng_after)
-        self._buffers_after = [_buffers_of(self.modules)]
+        self._buffers_after = [_buffers_of(self.modules), *self._written_parameters()]
+
+    def _written_parameters(self) -> list[Snapshot]:
+        known = self._written.known()
+        return [Snapshot([dict(enumerate(known))])] if known else []
 
     def rewind(self) -> None:
         """As before the first pass."""

@@ -26,8 +26,13 @@ def check_loss(loss: Any) -> None:
 
 
 def detached(loss: Tensor | float | None) -> Tensor | float | None:
-    """The same without its graph."""
-    return loss.detach() if isinstance(loss, Tensor) else loss
+    """The same without its graph, in memory that no other pass writes to.
+
+    A closure that sums micro-batches may do so in one tensor, each time anew.
+    """
+    if not isinstance(loss, Tensor):
+        return loss
+    return loss.detach() if loss.requires_grad else loss.clone()
 
 
 def loss_value(loss: Tensor | float, device: torch.device) -> Tensor | float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cgq.evaluation.copies import Copier
+from cgq.evaluation.copies import FOREACH, Copier
+from cgq.rules import scalars
 
-# The kernels of BatchNorm write running statistics without raising their version. So the version
-# is believed only of tables and masks too long to be statistics, which would be costly to copy.
+# The kernels of BatchNorm write running statistics without raising their version, and so do all who
+# write to `.data`. Of tables and masks so long that is looked for on the host, where it takes no
+# longer than to write them: they may lie in memory that nobody can write to.
 LONG = 1 << 16
+COMPARABLE = FOREACH | {torch.bool, torch.uint8, torch.int32}
 # What torch's schedulers note on an optimizer, rolled back or not.
 LASTING = ("_opt_called",)
 # Most of what an optimizer's groups hold.
@@ -24,7 +28,8 @@ class Snapshot:
     """Dictionaries and lists as they were, with the values of the tensors in them.
 
     Containers and tensors are restored in place, so that whoever refers to them goes on. What
-    optimizers inside keep counts too; other objects are kept as references.
+    optimizers inside keep counts too, in objects within their state as well; other objects are kept
+    as references.
 
     Args:
         places: dictionaries, lists or optimizers.
@@ -48,6 +53,7 @@ class Snapshot:
         self._seen = set(others)
         self._found: dict[int, Tensor] = {}  # by their numbers, each once
         self._empty: list[dict[Any, Any]] = []  # as most modules' buffers are
+        self._states: set[int] = set()  # of the optimizers inside
         for place in places:
             if type(place) is dict and not place:
                 self._empty.append(place)
@@ -71,9 +77,9 @@ class Snapshot:
 
     def _note(self, place: Any) -> None:
         """Note the containers and the tensors within."""
-        found, seen, waiting = self._found, self._seen, [place]
+        found, seen, waiting = self._found, self._seen, [(place, False)]
         while waiting:
-            value = waiting.pop()
+            value, is_state = waiting.pop()
             if id(value) in seen:
                 continue
             # Most that an optimizer keeps are plain: tensors and numbers, in hundreds of
@@ -82,20 +88,22 @@ class Snapshot:
                 if isinstance(value, Tensor):
                     found[id(value)] = value
                     continue
-                if isinstance(value, Optimizer):
+                if isinstance(value, Optimizer) or (is_state and _keeps_state(value)):
+                    self._states.add(id(getattr(value, "state", None)))
                     seen.add(id(value))
                     value = vars(value)
-                if not isinstance(value, (dict, list)) and type(value) is not tuple:
+                if not isinstance(value, (dict, list, set, deque)) and type(value) is not tuple:
                     continue
             if type(value) is not tuple:
                 seen.add(id(value))
                 self._containers.append((value, value.copy()))
+            is_state = is_state or id(value) in self._states
             for entry in value.values() if isinstance(value, dict) else value:
                 kind = type(entry)
                 if kind is Tensor:
                     found[id(entry)] = entry
                 elif kind not in ATOMS and id(entry) not in seen:
-                    waiting.append(entry)
+                    waiting.append((entry, is_state))
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -105,6 +113,12 @@ class Snapshot:
         for container, entries in self._containers:
             if isinstance(container, list):
                 container[:] = entries
+            elif isinstance(container, set):
+                container.clear()
+                container.update(entries)
+            elif isinstance(container, deque):
+                container.clear()
+                container.extend(entries)
             elif (container or entries) and not _same_entries(container, entries):
                 lasting = {name: container[name] for name in LASTING if name in container}
                 container.clear()
@@ -112,10 +126,15 @@ class Snapshot:
         alike: dict[Any, list[int]] = {}  # one foreach kernel takes tensors of one kind
         for index, tensor in enumerate(self._tensors):
             if self._may_differ(index):
-                alike.setdefault((tensor.device, tensor.dtype), []).append(index)
-        for indices in alike.values():
+                alone = index if tensor.is_conj() or tensor.is_neg() else None
+                alike.setdefault((tensor.device, tensor.dtype, alone), []).append(index)
+        for (*_, alone), indices in alike.items():
             now, then = [self._tensors[i] for i in indices], [self._values[i] for i in indices]
-            torch._foreach_copy_(now, [value for value in then if value is not None])
+            values = [value for value in then if value is not None]
+            if alone is None:
+                torch._foreach_copy_(now, values)
+            else:  # of which no foreach kernel takes any
+                now[0].copy_(values[0])
             for index, tensor in zip(indices, now, strict=True):
                 self._versions[index] = tensor._version
 
@@ -127,7 +146,12 @@ class Snapshot:
         if value.shape != tensor.shape:
             tensor.set_(value.clone())  # type: ignore[call-overload]
             return False
-        return tensor.numel() < LONG or tensor._version != self._versions[index]
+        if tensor.numel() < LONG or tensor._version != self._versions[index]:
+            return True
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return False
+        comparable = scalars.is_host(tensor.device) and tensor.dtype in COMPARABLE
+        return not (comparable and torch.equal(tensor, value))
 
     def restore_where(self, lost: Tensor) -> None:
         """Restore the tensors' values where `lost` is true, without the host looking at it."""
@@ -146,6 +170,11 @@ class Snapshot:
             torch._foreach_copy_(
                 tensors, [v.view(t.shape) for v, t in zip(pieces, tensors, strict=True)]
             )
+
+
+def _keeps_state(value: Any) -> bool:
+    """Whether something in an optimizer's state may keep more of it in its attributes."""
+    return hasattr(value, "__dict__") and not callable(value)
 
 
 def buffers(module: nn.Module) -> Any:

@@ -30,9 +30,31 @@ ALL = slice(None)
 
 
 def real(tensor: Tensor) -> Tensor:
-    """What this rank holds of the tensor, a complex one as pairs of real numbers: no copy."""
+    """What this rank holds of the tensor, a complex one as pairs of real numbers.
+
+    It is a copy only of a gradient that is a conjugate: `refuse_shared` lets no parameter be one.
+    """
     tensor = local(tensor)
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def refuse_shared(params: Sequence[Tensor]) -> None:
+    """Refuse parameters whose memory holds other values than they, or those of another one too."""
+    places: dict[int, int] = {}
+    for number, param in enumerate(map(local, params)):
+        if param.is_conj() or param.is_neg():
+            raise ValueError(
+                "A parameter is a conjugated or negated view of other memory, where a step would "
+                "be taken the wrong way. Resolve it first: nn.Parameter(x.resolve_conj()."
+                "resolve_neg())."
+            )
+        place = param.data_ptr() if param.numel() else 0
+        if place and places.setdefault(place, number) != number:
+            raise ValueError(
+                f"Parameters {places[place]} and {number} of those with a gradient lie in the same "
+                "memory, so neither can be moved alone. To tie weights, use one Parameter in both "
+                "places: decoder.weight = encoder.weight."
+            )
 
 
 def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:
@@ -98,6 +120,7 @@ class Layout:
         self._kinds: list[tuple[torch.device, torch.dtype]] = []
         self._shapes: list[tuple[torch.Size, tuple[int, ...]]] = []
         members: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        refuse_shared(self.params)
         for index, param in enumerate(self.params):
             values = real(param.detach())
             self._shapes.append((values.shape, torch.empty_like(values, device="meta").stride()))
