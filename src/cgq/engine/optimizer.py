@@ -112,9 +112,14 @@ class SearchOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
         self._guard.read_losses(self.param_groups)
+        kept = [{name: group[name] for name in self._numbers} for group in self.param_groups]
         for group in self.param_groups:
-            group.update(read(group, self._numbers))
-        return super().state_dict()
+            group.update(read(group, self._numbers))  # before any hook can pack them elsewhere
+        try:
+            return super().state_dict()
+        finally:
+            for group, numbers in zip(self.param_groups, kept, strict=True):
+                group.update(numbers)
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
     @_disable_dynamo
