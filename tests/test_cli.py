@@ -149,6 +149,64 @@ def test_files_of_others_in_the_folder_do_no_harm(tmp_path):
     check_succeeded(cgq("report", str(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff\xfe", b"5", b'{"a": 1}', b'{"kind": "end"}', b'{"kind": "cell", "dataset": "mnist"}'],
+    ids=["bytes", "number", "stranger", "no status", "half a header"],
+)
+def test_a_damaged_record_is_named(line, tmp_path):
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path)))
+    path = runs(tmp_path)[0].path
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    result = cgq("report", str(tmp_path))
+    assert result.exit_code == 2
+    assert path.name in result.output.replace("\n", "")
+    assert "line 5" in result.output
+
+
+def test_restart_and_resume_are_not_given_together(tmp_path):
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path)))
+    before = contents(tmp_path)
+    result = cgq(*QUICK, "--out", str(tmp_path), "--restart", "--resume")
+    assert result.exit_code == 2
+    assert "Give one of them" in result.output
+    assert contents(tmp_path) == before
+
+
+def test_many_cells_need_few_open_files(tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = ["reproduce", "figure3c", "--seeds", "40", "--epochs", "1", "--budget", "1s"]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+        result = cgq(*words, "--jobs", "1", "--out", str(tmp_path))  # a thousand cells
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "Too many open files" not in result.output
+    assert result.exit_code == 0, result.output
+
+
+def test_a_damaged_data_set_is_listed_as_such(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for name in names:
+        (folder / name).write_bytes(b"nothing of it")
+    monkeypatch.setenv("CGQ_DATA", str(tmp_path))
+    result = cgq("data", "list")
+    check_succeeded(result)
+    assert "cifar10        damaged:" in result.output
+    assert "stdlib" in result.output
+
+
+def test_a_table_that_does_not_fit_says_where_it_is(tmp_path):
+    check_succeeded(cgq(*QUICK, "--out", str(tmp_path)))
+    narrow = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "12"})
+    check_succeeded(narrow)
+    assert "too wide for this terminal" in narrow.output.replace("\n", " ")
+    assert "…" not in narrow.output
+
+
 def test_landscape_does_not_pass_an_old_file_off_as_a_new_one(tmp_path):
     words = ["landscape", "--task", TASK, "--out", str(tmp_path), "--quiet"]
     check_succeeded(cgq(*words, "--looks", "3"))

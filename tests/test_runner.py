@@ -172,6 +172,19 @@ def test_a_lost_checkpoint_is_named(tmp_path):
         run_cell(cell, Conditions(tmp_path, resume=True))
 
 
+@pytest.mark.parametrize("damage", ["half", "words", "other"])
+def test_a_checkpoint_that_is_none_is_named(damage, tmp_path):
+    cell = interrupted(tmp_path)
+    path = record_path(cell, tmp_path).with_suffix(".ckpt")
+    if damage == "other":
+        torch.save({"weights": torch.ones(3)}, path)
+    else:
+        content = path.read_bytes()
+        path.write_bytes(b"hello" if damage == "words" else content[: len(content) // 2])
+    with pytest.raises(RecordError, match=r"no whole checkpoint.*--restart"):
+        run_cell(cell, Conditions(tmp_path, resume=True))
+
+
 def test_two_processes_cannot_write_one_record(tmp_path):
     path = tmp_path / "cell.jsonl"
     with Record(path), pytest.raises(RecordError, match="another process"):

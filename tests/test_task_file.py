@@ -115,6 +115,23 @@ def test_a_file_that_cannot_be_used_is_told_why(text, message, tmp_path):
             "must be one number that backward",
         ),
         ("def loss(output, target): return 1.0\n", "must be one number that backward"),
+        ("def model(): return None\n", r"model\(\) in .* returned None. Return a torch.nn.Module"),
+        ("def model(): raise SystemExit(3)\n", r"model\(\) in .* failed: 3"),
+        (
+            "def data():\n    return torch.randn(9, 3), torch.arange(9) % 4, torch.randn(4, 5), "
+            "torch.arange(4)\n",
+            "(?s)first test batch in .*mat1 and mat2",
+        ),
+        (
+            "def data():\n    return torch.randn(9, 3), torch.arange(9) % 4, torch.randn(4, 3), "
+            "torch.arange(4) + 9\n",
+            "(?s)first test batch in .*out of bounds",
+        ),
+        (
+            "def loss(output, target): return nn.functional.cross_entropy(output, target)\n"
+            "def correct(output, target): return output.no_such\n",
+            "(?s)first test batch in .*no_such",
+        ),
     ],
 )
 def test_one_batch_is_tried_before_anything_is_trained(text, message, tmp_path):
@@ -163,6 +180,20 @@ def test_a_model_that_changes_its_inputs_is_refused(tmp_path):
         run_cell(cell_of(path), Conditions(tmp_path / "out"))
     on_test_data(task.model(), task, Feed(task, torch.device("cpu"), 4, 0))
     assert torch.equal(task.test[0], before)
+
+
+def test_a_loss_that_changes_its_targets_is_refused(tmp_path):
+    text = MODEL + (
+        "def data():\n"
+        "    return torch.randn(9, 3), torch.randn(9, 4), torch.randn(4, 3), torch.ones(4, 4)\n"
+        "def loss(output, target): return (output - target.mul_(0.9)).square().mean()\n"
+    )
+    path = file_of(tmp_path, text)
+    with pytest.raises(TaskError, match="in place"):
+        run_cell(cell_of(path), Conditions(tmp_path / "out"))
+    task = from_file(path)
+    on_test_data(task.model(), task, Feed(task, torch.device("cpu"), 4, 0))
+    assert torch.equal(task.test[1], torch.ones(4, 4))
 
 
 def test_tensorboard_holds_every_epoch_once_after_a_resume(tmp_path):

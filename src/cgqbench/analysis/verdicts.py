@@ -94,7 +94,7 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     entry = next(entry for entry in summary(one) if entry.method == method)
     if entry.problem.epochs != wanted:
         verdict = Verdict.NONE
-    elif all(run.end is None for run in group):
+    elif all(run.end is None or (len(run.epochs) < wanted and not dead(run)) for run in group):
         verdict = Verdict.UNFINISHED
     else:
         died = any(dead(run) for run in group)
@@ -110,7 +110,7 @@ def _judged(theirs: paper.Result | None, entry: Entry, died: bool) -> Verdict:
     gain = _gain(theirs, entry)
     if died or gain is None:
         return Verdict.WORSE
-    tolerance = max(CLOSE_ACCURACY, entry.values[ACCURACY].spread or 0.0)
+    tolerance = max(CLOSE_ACCURACY, round(entry.values[ACCURACY].spread or 0.0, 2))
     if abs(gain) <= tolerance + 1e-9:
         return Verdict.REPRODUCED
     return Verdict.BETTER if gain > 0 else Verdict.WORSE

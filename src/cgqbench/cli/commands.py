@@ -198,6 +198,7 @@ def methods(network: opt.Network = "mlp") -> None:
 def data_list() -> None:
     """Say which data sets there are, and which of them are at hand."""
     from cgqbench.tasks.data import NAMES, STDLIB, MissingData, data_folder
+    from cgqbench.tasks.data.dataset import DamagedData
 
     console = Console()
     for name in (*NAMES, STDLIB):
@@ -205,6 +206,8 @@ def data_list() -> None:
             state = _readiness(name)
         except MissingData:
             state = f"missing: cgq data get {name}"
+        except DamagedData as error:
+            state = f"damaged: {error}"
         console.print(f"{name:14} {state}", highlight=False)
     console.print(f"in {data_folder()}", highlight=False, soft_wrap=True)
 

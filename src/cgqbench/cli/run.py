@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class Run:
         """Run cells, until the deadline if there is one; show and write what came out."""
         if self.engine not in ENGINES:
             raise ValueError(f"There is no engine {self.engine!r}. Choose from: local, ray.")
+        if self.restart and self.resume and deadline == NEVER:
+            raise ValueError("--restart discards what --resume goes on from. Give one of them.")
         console = Console()
         device = device_of(self.device)
         conditions = Conditions(
@@ -77,7 +79,8 @@ class Run:
             events = ENGINES[self.engine](left, conditions, jobs)
             failed = followed(events, len(left), console, deadline)
         except KeyboardInterrupt:
-            console.print("Stopped. The same command with --resume goes on from here.")
+            instead = " in place of --restart" if self.restart else ""
+            console.print(f"Stopped. The same command with --resume{instead} goes on from here.")
             raise typer.Exit(130) from None
         for cell, reason in failed.items():
             console.rule(escape(cell.name), style="red")
@@ -99,27 +102,29 @@ class Run:
             if cell.seed == cells[0].seed:  # the others differ in nothing that could be wrong
                 method = chosen(cell.method, cell.network)
                 method.optimizer(tasks[problem].model(), Budget(cell.epochs, 1), cell.seed)
-        with ExitStack() as held:
-            left = []
-            for cell in cells:
-                task = tasks[cell.dataset, cell.network, cell.task]
-                record = held.enter_context(Record(record_path(cell, self.out / "records")))
+        left = []
+        for cell in cells:  # one open at a time: there may be more than a process may open
+            task = tasks[cell.dataset, cell.network, cell.task]
+            with self._record(cell) as record:
                 if self.restart or not record.lines:
-                    left.append((cell, record))
+                    left.append(cell)
                 elif record.ended:
                     check_same(cell, task, record, arithmetic)
                     record.checkpoint.remove()  # killed after its last line
                 elif self.resume:
-                    left.append((cell, record))
+                    left.append(cell)
                 else:
                     raise RecordError(
                         f"{record.path} is unfinished ({record.epochs} of {cell.epochs} epochs). "
                         "Add --resume to continue, or --restart to begin again."
                     )
-            if self.restart:
-                for _, record in left:
-                    record.restart()
-            return [cell for cell, _ in left]
+        for cell in left if self.restart else ():
+            with self._record(cell) as record:
+                record.restart()
+        return left
+
+    def _record(self, cell: Cell) -> Record:
+        return Record(record_path(cell, self.out / "records"))
 
 
 def _tried_out(cell: Cell) -> Task:
@@ -134,7 +139,7 @@ def device_of(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"Device {name!r} cannot be used: {reason} Try --device cpu.") from None

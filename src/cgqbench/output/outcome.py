@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
+from rich.measure import Measurement
 
 from cgqbench.analysis.findings import findings
 from cgqbench.output.answers import answers
@@ -13,6 +15,9 @@ from cgqbench.output.markdown import markdown_table
 from cgqbench.output.page.report import write_report
 from cgqbench.output.results_table import results_tables
 from cgqbench.output.terminal import terminal_table
+
+# Columns: what rich takes where there is no terminal, what we take there, and more than any table.
+UNKNOWN, WIDE, ENDLESS = 80, 240, 100_000
 
 
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:
@@ -23,13 +28,26 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
     found = findings(folder)
     results = list(results_tables(found.comparisons).values())
     answered = answers(found.comparisons)
+    page = _wide(console)
     for table in (*results, *answered):
-        console.print(terminal_table(table))
-    page = write_report(found, destination / "report.html")
+        shown = terminal_table(table)
+        unbound = page.options.update(width=ENDLESS)
+        if Measurement.get(page, unbound, shown).minimum <= page.width:
+            page.print(shown)
+        else:  # with numbers cut off it would say nothing
+            where = f"{table.title}: too wide for this terminal, see {destination / 'table.md'}"
+            page.print(where, soft_wrap=True, highlight=False, markup=False)
+    report = write_report(found, destination / "report.html")
     if results:
         text = "\n".join(map(markdown_table, (*answered, *results)))
         (destination / "table.md").write_text(text, encoding="utf-8")
     plots = every_figure(found, destination / "plots")
     verb = "plot is" if len(plots) == 1 else "plots are"
     drawn = f"; {len(plots)} {verb} in {destination / 'plots'}" if plots else ""
-    console.print(f"Look at {page} in a browser{drawn}.", soft_wrap=True, highlight=False)
+    console.print(f"Look at {report} in a browser{drawn}.", soft_wrap=True, highlight=False)
+
+
+def _wide(console: Console) -> Console:
+    """A page with room for tables, where nobody has said how wide it is: in a pipe or a file."""
+    unknown = not console.is_terminal and console.width == UNKNOWN and "COLUMNS" not in os.environ
+    return Console(file=console.file, width=WIDE) if unknown else console

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cgqbench.records.record import DAMAGED, Line, parsed, times_of
+from cgqbench.records.record import DAMAGED, Line, RecordError, parsed, times_of
+
+# By the kind of a line, what it cannot be without; no line has what is unknown.
+REQUIRED = {
+    "cell": {"experiment", "dataset", "network", "method", "seed", "epochs"},
+    "epoch": {"epoch"},
+    "end": {"status"},
+}
+UNKNOWN = {""}
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,9 @@ def read_run(path: Path) -> Run | None:
     lines = parsed(path, DAMAGED)
     if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != "cell":
         return None
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, dict) or not REQUIRED.get(line.get("kind", ""), UNKNOWN) <= {*line}:
+            raise RecordError(f"{path}, line {number}, is no line of a record. {DAMAGED}")
     times = times_of(path)
     return Run(
         path,

@@ -129,6 +129,6 @@ def parsed(path: Path, cure: str) -> list[Line]:
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
             lines.append(json.loads(line))
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # which bytes that are no text raise too
             raise RecordError(f"{path}, line {number}, is not JSON ({error}). {cure}") from None
     return lines

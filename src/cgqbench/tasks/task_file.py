@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
@@ -65,6 +65,8 @@ def try_out(task: Task, path: Path, batch_size: int) -> None:
     inputs, targets = (tensor[:batch_size] for tensor in task.train)
     with _blaming(path, "model()"):
         model = task.model()
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"model() in {path} returned {model!r}. Return a torch.nn.Module.")
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise TaskError(
             f"model() in {path} has lazy layers. Give their sizes: see torch.nn.Linear."
@@ -75,6 +77,12 @@ def try_out(task: Task, path: Path, batch_size: int) -> None:
             raise TaskError(
                 f"The loss of {path} must be one number that backward() can start from."
             )
+    inputs, targets = (tensor[:batch_size].clone() for tensor in task.test)
+    with _blaming(path, "the first test batch"), torch.no_grad():
+        outputs = model.eval()(task.prepared(inputs))
+        task.loss(outputs, targets)
+        if task.correct is not None:
+            task.correct(outputs, targets)
 
 
 @contextmanager
@@ -84,7 +92,7 @@ def _blaming(path: Path, what: str) -> Iterator[None]:
         yield
     except TaskError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = traceback.format_exc(limit=-4)
         raise TaskError(f"{what} in {path} failed: {error}\n{place}") from None
 

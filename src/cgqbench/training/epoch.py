@@ -30,13 +30,13 @@ def train_epoch(learner: Learner, epoch: int, watch: Watch) -> Line:
     meter = Meter(len(feed))
     next_look = time.monotonic() + PATIENCE
     for batch, (inputs, targets) in enumerate(feed.epoch(epoch), 1):
-        version = inputs._version
+        versions = inputs._version, targets._version
         closure = learner.closure(inputs, targets)
         loss: Any = optimizer.step(closure)  # type: ignore[arg-type]
-        if inputs._version != version:
+        if (inputs._version, targets._version) != versions:
             raise TaskError(
-                "The model changes its inputs in place, so no second look at a batch can be "
-                "trusted. Use operations without a trailing underscore on them."
+                "The model or the loss changes its inputs or targets in place, so no second look "
+                "at a batch can be trusted. Use operations without a trailing underscore on them."
             )
         meter.add(loss, optimizer)
         if learner.scheduler is not None:

@@ -64,4 +64,4 @@ class Feed:
             torch.split(self._test_targets, batch_size),
             strict=True,
         ):
-            yield self._task.prepared(inputs), targets
+            yield self._task.prepared(inputs), targets.clone()  # which a loss may write to

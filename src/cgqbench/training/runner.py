@@ -12,6 +12,7 @@ import torch
 
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
+from cgqbench.records.checkpoint import CheckpointError
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
@@ -180,7 +181,10 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
         return 0
     try:
         saved = checkpoint.load(learner.arithmetic.device)
-    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        if not isinstance(saved, dict) or not {"row", "times", "learner"} <= saved.keys():
+            raise CheckpointError(f"{checkpoint.path} is another program's.")
+    # What torch raises depends on where the bytes end.
+    except (pickle.UnpicklingError, EOFError, RuntimeError, OSError, LookupError) as error:
         raise RecordError(
             f"{checkpoint.path} is no whole checkpoint of numbers, so {record.path} cannot be "
             "continued. Add --restart to begin again."

@@ -112,7 +112,8 @@ def draw(
     if axis.get_yscale() == "log":
         # A spread wider than the mean has no lower edge on this scale: it ends at a tenth.
         low = np.maximum(low, mean / 10)
-    axis.fill_between(epochs, low, mean + spread, color=style.colour, alpha=0.15, linewidth=0)
+    if spread.any():
+        axis.fill_between(epochs, low, mean + spread, color=style.colour, alpha=0.15, linewidth=0)
     if diverged or len(mean) == 1:
         axis.plot(epochs[-1:], mean[-1:], "x" if diverged else "o", color=style.colour, ms=5)
 

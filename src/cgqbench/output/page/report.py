@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,13 +98,19 @@ def _sections(
         yield Section(experiment in ABLATIONS, table, parts, picture)
 
 
+def _told_apart(methods: Iterable[str], style: dict[str, Style]) -> dict[str, Style]:
+    """The page's styles of these methods; others where two of them would look the same."""
+    shared = {method: style[method] for method in methods}
+    return shared if len({*shared.values()}) == len(shared) else styles(shared)
+
+
 def _part(
     comparison: Comparison, heading: str, style: dict[str, Style], charts: list[Chart]
 ) -> Part:
     place = None
     if len(comparison.methods) <= MOST_LINES:
         place = len(charts)
-        charts.append(chart(comparison, style))
+        charts.append(chart(comparison, _told_apart(comparison.methods, style)))
     rows = [
         _setting(comparison.labels[method], [run.header for run in group])
         for method, group in comparison.methods.items()

@@ -15,7 +15,7 @@ from cgqbench.analysis.standings import (
     standings,
 )
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
-from cgqbench.tasks.zoo import MEMBERS
+from cgqbench.tasks.zoo import EPOCHS, MEMBERS
 
 CAPTION = (
     "Test accuracy (%), or else test loss, after the last step, mean ± standard deviation over "
@@ -42,7 +42,8 @@ def zoo_tasks(compared: Sequence[Comparison]) -> Table:
 
 def _task(standing: Standing) -> TableCell:
     member = MEMBERS.get(standing.task)
-    budget = f"{member.steps:,} steps" if member else ""
+    steps = standing.comparison.problem.epochs * member.steps // EPOCHS if member else 0
+    budget = f"{steps:,} steps" if member else ""
     lines = filter(None, (standing.part, budget, name(standing.measure)))
     return TableCell((Span(standing.title),), tuple((Span(line),) for line in lines))
 
