@@ -151,6 +151,9 @@ def test_the_passes_of_a_step_are_told(tmp_path):
 
 def test_a_difference_too_small_to_show_is_level():
     assert difference("test_loss", 1.4995, 1.5) == "level"
+    assert difference("test_loss", 0.0, 0.0) == "level"
+    assert difference("test_loss", 0.25, 0.0) == "0.25 worse"
+    assert difference("test_loss", -2.2, -2.0) == "10.0 % better"
     assert difference("test_accuracy", 91.004, 91.0) == "level"
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from cgqbench.output.page.report import _told_apart
 from cgqbench.output.palette import STYLES, styles
 
 
@@ -51,3 +52,12 @@ def test_other_methods_get_styles_of_their_own():
     found = styles(["sgd", "cgq", *(f"cgq:lr=0.{digit}" for digit in range(9))])
     assert len(set(found.values())) == 11
     assert found["sgd"] == STYLES["sgd"]
+
+
+def test_a_chart_on_a_page_of_many_methods_tells_its_own_apart():
+    crowd = styles(f"mine:lr={number}" for number in range(200))
+    alike = next([a, b] for a, b in itertools.combinations(crowd, 2) if crowd[a] == crowd[b])
+    told = _told_apart(alike, crowd)
+    assert told[alike[0]] != told[alike[1]]
+    different = list(crowd)[:5]
+    assert _told_apart(different, crowd) == {method: crowd[method] for method in different}

@@ -86,6 +86,16 @@ def test_a_cell_shows_both_values_the_seeds_and_the_epochs(tmp_path):
     assert shown(tmp_path, ("mnist", "mlp", "sgd")) == ["not yet run", "paper 0.076 / 97.24"]
 
 
+def test_the_spread_is_compared_as_it_is_shown(tmp_path):
+    made(tmp_path, PAPER - 0.696, PAPER - 0.35, PAPER - 0.004)  # −0.35, with a spread of 0.346
+    assert shown(tmp_path)[0] == "reproduced, −0.35"
+
+
+def test_an_end_before_the_paper_s_epochs_is_none(tmp_path):
+    made(tmp_path, PAPER - 10.0, done=2)
+    assert cell_in(tmp_path).verdict is Verdict.UNFINISHED
+
+
 def test_fewer_epochs_than_the_paper_s_get_no_verdict(tmp_path):
     cell = ("cifar10", "resnet164", "sgd")
     made(tmp_path, 99.9, of=cell, epochs=40, experiment="table2")
