@@ -14,7 +14,7 @@ FIRST, PROBE = True, False  # with the backward pass, or without
 Work = Callable[[], object]
 
 
-def passes(learner: Learner, kinds: Sequence[bool]) -> Work:
+def passes_alone(learner: Learner, kinds: Sequence[bool]) -> Work:
     """These passes, one after the other, on the first batch."""
     inputs, targets = (part.clone() for part in next(iter(learner.feed.epoch(1))))
 
@@ -27,20 +27,21 @@ def passes(learner: Learner, kinds: Sequence[bool]) -> Work:
     return run
 
 
-def seconds(work: Work, device: torch.device, steps: int, turns: int) -> tuple[float, float]:
+def timed(work: Work, device: torch.device, steps: int, turns: int) -> tuple[float, float]:
     """What it takes, and what the host takes for it; the middle of some turns."""
     whole, host = [], []
     for _ in range(turns):
-        _wait(device)
+        wait(device)
         began = time.perf_counter()
         for _ in range(steps):
             work()
         host.append((time.perf_counter() - began) / steps)
-        _wait(device)
+        wait(device)
         whole.append((time.perf_counter() - began) / steps)
     return statistics.median(whole), statistics.median(host)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """For what was launched on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

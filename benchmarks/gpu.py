@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 from cifar_shapes import SHAPE, images
-from floor import FIRST, PROBE, passes, seconds
+from floor import FIRST, PROBE, passes_alone, timed
 from networks import resnet50_parameters
 from rich.console import Console
 from rich.table import Table
@@ -87,8 +87,8 @@ class Trained:
 
     def floor(self, kinds: Sequence[bool]) -> float:
         """Seconds an epoch of these passes alone."""
-        alone = passes(self._learner, kinds)
-        step, _ = seconds(alone, torch.device("cuda", 0), FLOOR_STEPS, turns=1)
+        alone = passes_alone(self._learner, kinds)
+        step, _ = timed(alone, torch.device("cuda", 0), FLOOR_STEPS, turns=1)
         return step * EPOCH / BATCH
 
     @property

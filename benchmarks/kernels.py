@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from floor import FIRST, PROBE, Work, passes, seconds
+from floor import FIRST, PROBE, Work, passes_alone, timed
 from gpu import Trained as OnImages
 from gpu import task_for
 from line_search import Trained as OnText
@@ -69,11 +69,11 @@ def functions(work: Work) -> list[str]:
 
 def shown(case: Case, table: Table, console: Console) -> None:
     """Its row, and what it consists of."""
-    floor, device = passes(case.learner, case.passes), torch.device("cuda", 0)
+    floor, device = passes_alone(case.learner, case.passes), torch.device("cuda", 0)
     for _ in range(10):
         case.step()
-    whole, host = seconds(case.step, device, STEPS, TURNS)
-    least, _ = seconds(floor, device, STEPS, TURNS)
+    whole, host = timed(case.step, device, STEPS, TURNS)
+    least, _ = timed(floor, device, STEPS, TURNS)
     of_step, of_passes = kernels(case.step), kernels(floor)
     rest: Kernels = {}
     for name, (count, taken) in of_step.items():

@@ -17,7 +17,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import torch
-from floor import FIRST, PROBE, passes, seconds
+from floor import FIRST, PROBE, passes_alone, timed, wait
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -86,7 +86,7 @@ class Trained:
         self.steps: list[float] = []
         self.averages: list[float] = []
         self.searched: list[bool] = []
-        self._alone = [passes(self._learner, kinds) for kinds in ([FIRST], [FIRST, PROBE])]
+        self._alone = [passes_alone(self._learner, kinds) for kinds in ([FIRST], [FIRST, PROBE])]
         self._floors: tuple[list[float], list[float]] = ([], [])
         self._settle()
 
@@ -116,22 +116,18 @@ class Trained:
 
     def turn(self, steps: int) -> None:
         """Take some steps, and note what one took."""
-        self._wait()
+        wait(self._device)
         began = time.perf_counter()
         for _ in range(steps):
             self._step()
             self._average()
-        self._wait()
+        wait(self._device)
         self.turns.append((time.perf_counter() - began) / steps)
-
-    def _wait(self) -> None:
-        if self._device.type != "cpu":
-            torch.cuda.synchronize(self._device)
 
     def floor_turn(self, steps: int) -> None:
         """Note what the passes of a step take with nothing else: not searched, and searched."""
         for work, floors in zip(self._alone, self._floors, strict=True):
-            floors.append(seconds(work, self._device, steps, turns=1)[0])
+            floors.append(timed(work, self._device, steps, turns=1)[0])
 
     @property
     def floor(self) -> float:

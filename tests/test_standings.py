@@ -12,7 +12,9 @@ from cgqbench.analysis.chance import chance_loss
 from cgqbench.analysis.comparison import Comparison, comparisons
 from cgqbench.analysis.milestones import Milestone, milestone, reached, smoothed
 from cgqbench.analysis.standings import Standing, parts, standings
+from cgqbench.output.zoo.tasks import zoo_tasks
 from cgqbench.records.reading import runs
+from cgqbench.tasks.zoo import EPOCHS
 
 
 def one(folder: Path) -> Standing:
@@ -202,3 +204,13 @@ def test_a_level_met_at_once_and_one_met_between() -> None:
     assert reached([8, 16], [1.0, 0.5], 1.0) == 8
     assert reached([8, 16], [1.0, 0.5], 0.75) == 12
     assert reached([], [], 1.0) is None
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(EPOCHS, "200 steps"), (2, "40 steps")])
+def test_the_table_names_the_steps_that_were_asked_for(
+    epochs: int, steps: str, tmp_path: Path
+) -> None:
+    for method in ("adamw:lr=0.001", "search"):
+        cell(tmp_path, "gcn", method, 80.0, epochs=epochs)
+    named = zoo_tasks(comparisons(runs(tmp_path))).rows[0][0]
+    assert steps in [span.text for line in named.notes for span in line]

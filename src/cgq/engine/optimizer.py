@@ -23,7 +23,7 @@ from cgq.engine.rollback import Rollback
 from cgq.engine.run_guard import Guard
 from cgq.engine.searched_step import SearchedStep
 from cgq.engine.speculative import SpeculativeStep
-from cgq.engine.state import NUMBERS, complete, read, record
+from cgq.engine.state import NUMBERS, complete, read_for_a_while, record
 from cgq.evaluation.closure import ClosureObjective, objective_of
 from cgq.evaluation.closure_kinds import Closure
 from cgq.evaluation.environment import Environment
@@ -112,14 +112,8 @@ class SearchOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state, for any checkpoint; numbers that stayed on an accelerator are read here."""
         self._guard.read_losses(self.param_groups)
-        kept = [{name: group[name] for name in self._numbers} for group in self.param_groups]
-        for group in self.param_groups:
-            group.update(read(group, self._numbers))  # before any hook can pack them elsewhere
-        try:
+        with read_for_a_while(self.param_groups, self._numbers):  # a hook may pack them elsewhere
             return super().state_dict()
-        finally:
-            for group, numbers in zip(self.param_groups, kept, strict=True):
-                group.update(numbers)
 
     # A search decides on numbers, so there is no graph to make; the closure may hold compiled code.
     @_disable_dynamo

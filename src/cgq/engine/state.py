@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +66,19 @@ def read(group: dict[str, Any], names: Iterable[str]) -> dict[str, float | int]:
     return {
         name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()
     }
+
+
+@contextmanager
+def read_for_a_while(groups: Groups, names: Collection[str]) -> Iterator[None]:
+    """Groups hold these as numbers within the block, and after it what they held before."""
+    held = [{name: group[name] for name in names} for group in groups]
+    for group in groups:
+        group.update(read(group, names))
+    try:
+        yield
+    finally:
+        for group, numbers in zip(groups, held, strict=True):
+            group.update(numbers)
 
 
 def count_skipped(groups: Groups, skipped: bool | Tensor = True) -> None:

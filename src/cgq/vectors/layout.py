@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cgq.rules import scalars
 from cgq.vectors.sharding import Reduce, local
+from cgq.vectors.shared_memory import refuse_shared
 
 # On an accelerator one kernel serves many tensors, up to what a 32-bit index reaches.
 GATHERED = 1 << 30
@@ -36,25 +37,6 @@ def real(tensor: Tensor) -> Tensor:
     """
     tensor = local(tensor)
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def refuse_shared(params: Sequence[Tensor]) -> None:
-    """Refuse parameters whose memory holds other values than they, or those of another one too."""
-    places: dict[int, int] = {}
-    for number, param in enumerate(map(local, params)):
-        if param.is_conj() or param.is_neg():
-            raise ValueError(
-                "A parameter is a conjugated or negated view of other memory, where a step would "
-                "be taken the wrong way. Resolve it first: nn.Parameter(x.resolve_conj()."
-                "resolve_neg())."
-            )
-        place = param.data_ptr() if param.numel() else 0
-        if place and places.setdefault(place, number) != number:
-            raise ValueError(
-                f"Parameters {places[place]} and {number} of those with a gradient lie in the same "
-                "memory, so neither can be moved alone. To tie weights, use one Parameter in both "
-                "places: decoder.weight = encoder.weight."
-            )
 
 
 def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:

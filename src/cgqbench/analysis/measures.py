@@ -47,10 +47,13 @@ def difference(measure: str, ours: float, theirs: float) -> str:
     ('4.0 % better', '0.30 points worse')
     """
     points = higher_is_better(measure)
-    gain = ours - theirs if points or not theirs else 100 * (theirs - ours) / abs(theirs)
-    if not points and not theirs and gain:
-        return f"{abs(gain):.3g} {'better' if gain < 0 else 'worse'}"  # than nothing
-    size = f"{abs(gain):.2f} points" if points else f"{abs(gain):.1f} %"
+    gain = ours - theirs if points else theirs - ours
+    if points:
+        size = f"{abs(gain):.2f} points"
+    elif theirs:
+        size = f"{abs(100 * gain / theirs):.1f} %"
+    else:
+        size = f"{abs(gain):.3g}"  # of nothing there is no share
     if not float(size.split()[0]):
         return "level"
     return f"{size} {'better' if gain > 0 else 'worse'}"
