@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -66,19 +65,6 @@ def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
     for run in runs(tmp_path):
         assert run.epochs[0]["test_accuracy"] is None
         assert run.epochs[0]["test_loss"] > 0
-
-
-def test_landscape_records_lines_and_draws_them(tmp_path):
-    result = cgq(
-        "landscape", "--task", TASK, "--epochs", "2", "--looks", "6", "--out", str(tmp_path)
-    )
-    check_succeeded(result)
-    (path,) = (tmp_path / "records").rglob("*.landscape.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["kind"] == "cell"
-    assert {line["kind"] for line in lines[1:]} == {"landscape"}
-    assert len(lines) >= 5
-    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -203,20 +189,6 @@ def test_a_table_that_does_not_fit_says_where_it_is(tmp_path):
     check_succeeded(narrow)
     assert "too wide for this terminal" in narrow.output.replace("\n", " ")
     assert "…" not in narrow.output
-
-
-def test_landscape_does_not_pass_an_old_file_off_as_a_new_one(tmp_path):
-    words = ["landscape", "--task", TASK, "--out", str(tmp_path), "--quiet"]
-    check_succeeded(cgq(*words, "--looks", "3"))
-    before = contents(tmp_path)
-    check_succeeded(cgq(*words, "--looks", "3"))
-    assert contents(tmp_path) == before
-    result = cgq(*words, "--looks", "4")
-    assert result.exit_code == 2
-    assert "looks 3, not 4" in result.output
-    assert "--restart" in result.output
-    check_succeeded(cgq(*words, "--looks", "4", "--restart"))
-    assert contents(tmp_path) != before
 
 
 def test_help_teaches():

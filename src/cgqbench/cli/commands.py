@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cgqbench.cli import options as opt
-from cgqbench.cli.run import Run, clear_errors, command_line, device_of
+from cgqbench.cli.run import Run, clear_errors, command_line, device_of, given, going_on_later
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.experiments.worth import by_worth
@@ -76,6 +76,7 @@ def compare(
 
 @app.command()
 def reproduce(
+    context: typer.Context,
     item: Annotated[
         str,
         typer.Argument(help=f"What of the paper, or beside it: {', '.join(EXPERIMENTS)}, figure1."),
@@ -118,9 +119,13 @@ def reproduce(
     """
     with clear_errors():
         if item == "figure1":
-            if only or budget or engine != "local":
-                raise ValueError("figure1 is one run. To choose another: cgq landscape --help.")
-            landscape(epochs=epochs or 1, out=out, restart=restart, device=device)
+            if others := given(context) - {"item", "epochs", "out", "resume", "restart", "device"}:
+                names = ", ".join(f"--{name}" for name in sorted(others))
+                raise ValueError(
+                    f"figure1 is one run, which knows no {names}. To choose another: cgq landscape "
+                    "--help."
+                )
+            landscape(epochs=epochs or 1, out=out, resume=resume, restart=restart, device=device)
             return
         if item not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, "figure1"])
@@ -159,6 +164,7 @@ def landscape(
     looks: Annotated[int, typer.Option(min=2, help="How many searches to draw.")] = 24,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     out: opt.Out = Path("out/landscape"),
+    resume: opt.Resume = False,
     restart: opt.Restart = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Record only; draw nothing yet.")] = False,
     device: opt.Device = "auto",
@@ -175,8 +181,11 @@ def landscape(
         dataset, network, file = _named(dataset, network, task)
         cell = Cell("figure1", dataset, network, method, seed, epochs, task=file)
         console = Console()
-        where = Conditions(out / "records", device_of(device), command=command_line())
-        record_landscapes(cell, where, looks, restart, console)
+        where = Conditions(
+            out / "records", device_of(device), resume=resume, command=command_line()
+        )
+        with going_on_later(console, restart=restart):
+            record_landscapes(cell, where, looks, restart, console)
         if not quiet:
             write_outcome(out, out, console)
 

@@ -75,13 +75,9 @@ class Run:
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
-        try:
+        with going_on_later(console, restart=self.restart):
             events = ENGINES[self.engine](left, conditions, jobs)
             failed = followed(events, len(left), console, deadline)
-        except KeyboardInterrupt:
-            instead = " in place of --restart" if self.restart else ""
-            console.print(f"Stopped. The same command with --resume{instead} goes on from here.")
-            raise typer.Exit(130) from None
         for cell, reason in failed.items():
             console.rule(escape(cell.name), style="red")
             console.print(escape(reason), soft_wrap=True)
@@ -144,6 +140,24 @@ def device_of(name: str) -> str:
         reason = str(error).splitlines()[0]
         raise ValueError(f"Device {name!r} cannot be used: {reason} Try --device cpu.") from None
     return name
+
+
+def given(context: typer.Context) -> set[str]:
+    """What the user has written, and not left to its default."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    # By its name: some versions of typer bring their own.
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+@contextmanager
+def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
+    """When interrupted, say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        instead = " in place of --restart" if restart else ""
+        console.print(f"Stopped. The same command with --resume{instead} goes on from here.")
+        raise typer.Exit(130) from None
 
 
 def command_line() -> str:

@@ -11,9 +11,12 @@ from rich.progress import track
 
 from cgq import CGQ
 from cgqbench.experiments.cell import Cell, task_of
+from cgqbench.records.checkpoint import Checkpoint
+from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import record_path, refuse_differences
-from cgqbench.records.record import Line
+from cgqbench.records.record import Line, RecordError
 from cgqbench.tasks.seeds import derived, seed_everything
+from cgqbench.tasks.task_file import try_out
 from cgqbench.training.feed import Feed
 from cgqbench.training.landscape import landscape
 from cgqbench.training.learner import Learner, closure_of
@@ -26,44 +29,80 @@ def record_landscapes(
     """Train a cell with CGQ and write the landscapes of about `looks` searches; the file.
 
     A file that is there already is whole, for it is written in one move at the end: it is kept,
-    if it is of the same cell, unless `restart`.
+    if it is of the same cell, unless `restart`. Until then a checkpoint has what was seen, and
+    `conditions.resume` goes on from its epoch.
     """
     arithmetic = conditions.arithmetic
     arithmetic.set_up(conditions.threads)
     task = task_of(cell)
+    if cell.task is not None:
+        try_out(task, Path(cell.task), cell.batch_size)
     feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
     learner = Learner(cell, task, feed, arithmetic)
     if not isinstance(learner.optimizer, CGQ):
         raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
-    lines: list[Line] = [{**header_of(learner, conditions), "looks": looks}]
+    header: Line = {**header_of(learner, conditions), "looks": looks}
     path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
-    if path.exists() and not restart:
+    checkpoint = Checkpoint(path.with_suffix(".ckpt"))
+    if restart:
+        checkpoint.remove()
+    elif path.exists():
         with path.open() as file:
-            refuse_differences(path, json.loads(file.readline()), lines[0])
+            refuse_differences(path, json.loads(file.readline()), header)
         return path
-    wanted = moments(cell.epochs * len(feed), looks)
-    step = 0
-    for epoch in range(1, cell.epochs + 1):
-        seed_everything(derived(cell.seed, "noise", epoch))
-        learner.model.train()
-        batches = track(
-            feed.epoch(epoch), f"epoch {epoch}", len(feed), console=console, transient=True
-        )
-        for inputs, targets in batches:
-            step += 1
-            closure = closure_of(learner.loss, learner.optimizer, inputs, targets)
-            if wanted and step >= wanted[0]:
-                seen = landscape(learner.model, learner.optimizer, closure)
-                if seen is not None:  # otherwise the next batch that is searched
-                    lines.append(seen.as_line(step=step, epoch=epoch))
-                    wanted = [moment for moment in wanted if moment > step]
-            else:
-                learner.optimizer.step(closure)
     path.parent.mkdir(parents=True, exist_ok=True)
+    done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
+    for epoch in range(done + 1, cell.epochs + 1):
+        lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
+        if epoch < cell.epochs:
+            saved = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
+            checkpoint.save(saved)
     draft = path.with_suffix(".draft")
     draft.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
     os.replace(draft, path)
+    checkpoint.remove()
     return path
+
+
+def _continued(
+    checkpoint: Checkpoint, path: Path, header: Line, learner: Learner, resume: bool
+) -> tuple[int, list[Line]]:
+    """Bring the learner to where the checkpoint stands: the epochs done, and what was seen."""
+    if not checkpoint.exists():
+        return 0, [header]
+    names, place = {"epoch", "lines", "learner"}, learner.arithmetic.device
+    saved = continued_from(checkpoint, names, path, place)
+    if not resume:
+        raise RecordError(
+            f"{path} is unfinished ({saved['epoch']} of {header['epochs']} epochs). Add --resume "
+            "to continue, or --restart to begin again."
+        )
+    refuse_differences(path, saved["lines"][0], header)
+    learner.load_state_dict(saved["learner"])
+    return saved["epoch"], saved["lines"]
+
+
+def _epoch(
+    learner: Learner, epoch: int, looks: int, last_look: int, console: Console
+) -> list[Line]:
+    """Train for an epoch; what was seen on the way, after the last look."""
+    feed, model, optimizer = learner.feed, learner.model, learner.optimizer
+    assert isinstance(optimizer, CGQ)
+    wanted = [each for each in moments(learner.cell.epochs * len(feed), looks) if each > last_look]
+    seed_everything(derived(learner.cell.seed, "noise", epoch))
+    model.train()
+    batches = track(feed.epoch(epoch), f"epoch {epoch}", len(feed), console=console, transient=True)
+    lines = []
+    for step, (inputs, targets) in enumerate(batches, 1 + (epoch - 1) * len(feed)):
+        closure = closure_of(learner.loss, optimizer, inputs, targets)
+        if wanted and step >= wanted[0]:
+            seen = landscape(model, optimizer, closure)
+            if seen is not None:  # otherwise the next batch that is searched
+                lines.append(seen.as_line(step=step, epoch=epoch))
+                wanted = [moment for moment in wanted if moment > step]
+        else:
+            optimizer.step(closure)
+    return lines
 
 
 def moments(steps: int, looks: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
-from cgqbench.records.checkpoint import CheckpointError
+from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
@@ -179,16 +178,8 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
                 "--restart to begin again."
             )
         return 0
-    try:
-        saved = checkpoint.load(learner.arithmetic.device)
-        if not isinstance(saved, dict) or not {"row", "times", "learner"} <= saved.keys():
-            raise CheckpointError(f"{checkpoint.path} is another program's.")
-    # What torch raises depends on where the bytes end.
-    except (pickle.UnpicklingError, EOFError, RuntimeError, OSError, LookupError) as error:
-        raise RecordError(
-            f"{checkpoint.path} is no whole checkpoint of numbers, so {record.path} cannot be "
-            "continued. Add --restart to begin again."
-        ) from error
+    names, place = {"row", "times", "learner"}, learner.arithmetic.device
+    saved = continued_from(checkpoint, names, record.path, place)
     row: Line = saved["row"]
     if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
         record.append(row)

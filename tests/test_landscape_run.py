@@ -1,0 +1,112 @@
+"""`cgq landscape`: what it writes, where it goes on, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import TASK, cgq, check_succeeded, contents
+
+from cgqbench.training import landscape_run
+
+
+def test_landscape_records_lines_and_draws_them(tmp_path):
+    result = cgq(
+        "landscape", "--task", TASK, "--epochs", "2", "--looks", "6", "--out", str(tmp_path)
+    )
+    check_succeeded(result)
+    (path,) = (tmp_path / "records").rglob("*.landscape.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["kind"] == "cell"
+    assert {line["kind"] for line in lines[1:]} == {"landscape"}
+    assert len(lines) >= 5
+    assert (tmp_path / "report.html").exists()
+
+
+def test_landscape_does_not_pass_an_old_file_off_as_a_new_one(tmp_path):
+    words = ["landscape", "--task", TASK, "--out", str(tmp_path), "--quiet"]
+    check_succeeded(cgq(*words, "--looks", "3"))
+    before = contents(tmp_path)
+    check_succeeded(cgq(*words, "--looks", "3"))
+    assert contents(tmp_path) == before
+    result = cgq(*words, "--looks", "4")
+    assert result.exit_code == 2
+    assert "looks 3, not 4" in result.output
+    assert "--restart" in result.output
+    check_succeeded(cgq(*words, "--looks", "4", "--restart"))
+    assert contents(tmp_path) != before
+
+
+def interrupt_in(patch: pytest.MonkeyPatch, number: int) -> None:
+    whole_epoch = landscape_run._epoch
+
+    def interrupted(learner, epoch, *others):
+        if epoch == number:
+            raise KeyboardInterrupt
+        return whole_epoch(learner, epoch, *others)
+
+    patch.setattr(landscape_run, "_epoch", interrupted)
+
+
+def lines(folder: Path) -> list[bytes]:
+    """Of the one file, but for the command that made it, which names the folder."""
+    (content,) = contents(folder).values()
+    return content.replace(str(folder).encode(), b"OUT").splitlines()
+
+
+def test_an_interrupted_one_goes_on_and_leaves_the_same_bytes(tmp_path, monkeypatch):
+    words = ["landscape", "--task", TASK, "--epochs", "3", "--looks", "8", "--quiet", "--out"]
+    check_succeeded(cgq(*words, str(tmp_path / "whole")))
+    cut = tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, 3)
+        result = cgq(*words, str(cut))
+    assert result.exit_code == 130
+    assert "with --resume goes on from here" in result.output
+    assert not list(cut.rglob("*.jsonl")), "half of it is no file yet"
+    result = cgq(*words, str(cut))
+    assert result.exit_code == 2
+    assert "unfinished (2 of 3 epochs). Add --resume" in result.output
+    result = cgq(*words, str(cut), "--resume", "--looks", "9")
+    assert result.exit_code == 2
+    assert "looks 8, not 9" in result.output
+    check_succeeded(cgq(*words, str(cut), "--resume"))
+    assert lines(cut) == lines(tmp_path / "whole")
+    epochs = {json.loads(line)["epoch"] for line in lines(cut)[1:]}
+    assert {1, 3} <= epochs, "the test would show nothing"
+
+
+def test_a_damaged_checkpoint_names_the_cure(tmp_path, monkeypatch):
+    words = ["landscape", "--task", TASK, "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, 2)
+        assert cgq(*words).exit_code == 130
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    result = cgq(*words, "--resume")
+    assert result.exit_code == 2
+    assert "no whole checkpoint" in result.output.replace("\n", " ")
+    check_succeeded(cgq(*words, "--restart"))
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_the_task_is_tried_before_it_is_trained(tmp_path):
+    task = tmp_path / "task.py"
+    task.write_text(Path(TASK).read_text() + "\n\ndef loss(output, target):\n    return output\n")
+    result = cgq("landscape", "--task", str(task), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "must be one number" in result.output.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--seeds", "2"], ["--jobs", "1"], ["--fast"], ["--no-average"], ["--only", "mnist"]],
+    ids=" ".join,
+)
+def test_figure1_refuses_what_it_would_not_heed(words):
+    result = cgq("reproduce", "figure1", *words)
+    assert result.exit_code == 2
+    name = words[0].replace("--no-", "--")
+    assert f"knows no {name}. To choose another: cgq landscape --help." in result.output
