@@ -80,19 +80,23 @@ def as_one(device: torch.device) -> Work:
     return step_of(list(params.values()), lambda: losses(params, inputs, targets).sum())
 
 
-def captured(step: Work) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
+class Captured:
+    """A step as a graph."""
+
+    def __init__(self, step: Work) -> None:
+        self._step = step  # which owns the memory that the graph works on
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph
+        self.replay = graph.replay
 
 
-def seconds(graphs: list[torch.cuda.CUDAGraph]) -> float:
+def seconds(graphs: list[Captured]) -> float:
     """For a step of each, on streams of their own."""
     streams = [torch.cuda.Stream() for _ in graphs]  # type: ignore[no-untyped-call]
     taken = []
@@ -108,7 +112,7 @@ def seconds(graphs: list[torch.cuda.CUDAGraph]) -> float:
     return statistics.median(taken[1:])
 
 
-def kernels(graph: torch.cuda.CUDAGraph) -> list[tuple[float, float]]:
+def kernels(graph: Captured) -> list[tuple[float, float]]:
     """Of each kernel of a replay its µs, and its blocks for each multiprocessor."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         graph.replay()
@@ -122,10 +126,10 @@ def kernels(graph: torch.cuda.CUDAGraph) -> list[tuple[float, float]]:
 
 
 def speeds(device: torch.device) -> Table:
-    graphs = [captured(alone(device)) for _ in range(TOGETHER)]
+    graphs = [Captured(alone(device)) for _ in range(TOGETHER)]
     one = seconds(graphs[:1])
     several = seconds(graphs)
-    stacked = seconds([captured(as_one(device))])
+    stacked = seconds([Captured(as_one(device))])
     table = Table("networks", "how", "ms", "networks' steps, ÷ one alone")
     table.add_row("1", "alone", f"{1e3 * one:.2f}", "1.00")
     for how, taken in (("side by side, on streams", several), ("as one, by vmap", stacked)):
@@ -134,7 +138,7 @@ def speeds(device: torch.device) -> Table:
 
 
 def fullness(device: torch.device) -> Table:
-    found = kernels(captured(alone(device)))
+    found = kernels(Captured(alone(device)))
     whole = sum(taken for taken, _ in found)
     table = Table("blocks for a multiprocessor", "kernels", "µs", "share of the time", "µs each")
     bounds = (0.0, *BOUNDS, float("inf"))

@@ -109,4 +109,4 @@ def test_figure1_refuses_what_it_would_not_heed(words):
     result = cgq("reproduce", "figure1", *words)
     assert result.exit_code == 2
     name = words[0].replace("--no-", "--")
-    assert f"knows no {name}. To choose another: cgq landscape --help." in result.output
+    assert f"not heed {name}. figure1 is one run. For others: cgq landscape" in result.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cgq.engine.recordable import Fixed
 from cgq.vectors.recording import Recorder, Recording
 
 
@@ -24,6 +25,8 @@ class BaseRecordings:
         self.of_whole: list[Tensor] = []
         self.of_stepping: list[Tensor] = []
         self._recorded: object = None
+        self.fixed: Fixed | None = None
+        """What the last step took to stay as it is."""
         self.keep_elsewhere([], [])
 
     def keep_elsewhere(self, kept: list[Tensor], copies: list[Tensor]) -> None:

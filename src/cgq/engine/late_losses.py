@@ -7,12 +7,12 @@ from collections import deque
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cgq.engine.direction import Outcome
 from cgq.rules.scalars import Number, as_tensor
 from cgq.rules.watch import Watch
+from cgq.vectors.arriving import Arriving
 
 Groups = list[dict[str, Any]]
 
@@ -34,8 +34,7 @@ class LateLosses:
     """
 
     def __init__(self) -> None:
-        # The same losses in memory that a device writes to by itself, and when it has.
-        self._sent: deque[tuple[Tensor, Tensor, torch.cuda.Event]] = deque(maxlen=len(ON_THE_WAY))
+        self._sent: deque[tuple[Tensor, Arriving]] = deque(maxlen=len(ON_THE_WAY))
 
     @staticmethod
     def numbers() -> dict[str, float]:
@@ -66,22 +65,16 @@ class LateLosses:
             group.update(watch._asdict() | told)
 
     def _send(self, loss: Tensor) -> Tensor:
-        """Let the device copy a loss to the host when it gets there."""
         if loss.is_cuda:
-            arriving = torch.empty_like(loss, device="cpu", pin_memory=True)
-            arriving.copy_(loss, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(loss.device))
-            self._sent.append((loss, arriving, event))
+            self._sent.append((loss, Arriving(loss)))
         return loss
 
     def _read(self, groups: Groups, name: str) -> float:
         """A loss on its way, for which the host waits if it must."""
         number: Number = groups[0][name]
-        for loss, arriving, event in self._sent:
+        for loss, arriving in self._sent:
             if loss is number:
-                event.synchronize()
-                number = arriving
+                (number,) = arriving.read()
         if isinstance(number, Tensor):
             number = number.item()
             for group in groups:

@@ -211,6 +211,7 @@ class SearchOptimizer(Optimizer):
             if outcome is not None:
                 return outcome
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
+        self._guard.send_losses()
         # Not in the first step, which many look at closely to see what a search costs; and a search
         # of somebody else's is given what it asks for.
         unchecked = before["steps"] > 0 and not before["start_checks"]

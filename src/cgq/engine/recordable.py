@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import is_
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -16,37 +18,45 @@ PLAIN = bool, int, float, str, type(None)  # what a key can hold by value
 class Fixed(NamedTuple):
     """What a recording of a base's step takes to stay as it is."""
 
-    key: list[object]
+    settings: list[object]
+    places: list[int]
     tensors: list[Tensor]
     """All of its state."""
 
     @classmethod
-    def of(cls, base: Optimizer) -> Fixed | None:
+    def of(cls, base: Optimizer, last: Fixed | None = None) -> Fixed | None:
         """That of this base; None: its step cannot be recorded.
 
         It can be of a base of torch's own that says so by `capturable=True`, and of torch's SGD,
-        which counts no steps, unless somebody's hooks want to be called in each.
+        which counts no steps, unless somebody's hooks want to be called in each. State that is
+        where it was in the step before, as `last` has it, need not be looked at again.
 
         >>> import torch
         >>> base = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-        >>> Fixed.of(base).key[:2]
+        >>> Fixed.of(base).settings[:2]
         [0.1, 0]
         """
         if not says_it_can(base) or _wants_to_be_called(base):
             return None
-        values = [group.get(name) for group in base.param_groups for name in base.defaults]
-        state: list[Any] = []
-        for entry in base.state.values():
-            if not isinstance(entry, dict):
-                return None
-            state += entry.values()
-        tensors = [value for value in state if isinstance(value, Tensor)]
-        are_there = len(tensors) == len(state)
-        if not are_there or any(scalars.is_host(tensor.device) for tensor in tensors):
+        settings = [group.get(name) for group in base.param_groups for name in base.defaults]
+        if not all(map(_is_plain, settings)):
             return None
-        if not all(map(_is_plain, values)):
+        entries = list(base.state.values())
+        if not all(issubclass(kind, dict) for kind in set(map(type, entries))):
             return None
-        return cls([*values, *map(Tensor.data_ptr, tensors)], tensors)
+        state: list[Any] = list(chain.from_iterable(map(dict.values, entries)))
+        if last is not None and last.is_all_of(state):
+            return last._replace(settings=settings)
+        if not all(isinstance(value, Tensor) for value in state):
+            return None
+        if any(scalars.is_host(tensor.device) for tensor in state):
+            return None
+        return cls(settings, list(map(Tensor.data_ptr, state)), state)
+
+    def is_all_of(self, state: list[Any]) -> bool:
+        """Whether a base's state is this still, and where it was."""
+        is_same = len(state) == len(self.tensors) and all(map(is_, state, self.tensors))
+        return is_same and self.places == list(map(Tensor.data_ptr, self.tensors))
 
 
 def says_it_can(base: Optimizer) -> bool:

@@ -49,7 +49,7 @@ class RecordedBase:
         displacement.gradients.of(grads)
         self._lift = base.param_groups[0]["lift"]
         places = displacement.parameters.places, displacement.gradients.places
-        self._key = *places, groups, fixed.key, self._lift
+        self._key = *places, groups, fixed.settings, fixed.places, self._lift
 
     @classmethod
     def of(
@@ -71,7 +71,7 @@ class RecordedBase:
         ends = grads[0].data_ptr(), grads[-1].data_ptr()
         if not recordings.comes_again((*ends, base.param_groups[0].get("lr"))):
             return None
-        fixed = Fixed.of(base)
+        fixed = recordings.fixed = Fixed.of(base, recordings.fixed)
         if fixed is None:
             recordings.forget()
             return None
@@ -140,7 +140,7 @@ class RecordedBase:
         def copy() -> None:
             torch._foreach_copy_(copies, kept)
 
-        if not _replayed(recordings.keeping, self._fixed.key, copy):
+        if not _replayed(recordings.keeping, self._fixed.places, copy):
             copy()
         return lambda: torch._foreach_copy_(kept, copies)
 

@@ -13,6 +13,7 @@ from cgq.engine.options import SearchOptions
 from cgq.evaluation.precision import rounding
 from cgq.rules.scalars import Number, stacked
 from cgq.rules.trust import Trust
+from cgq.vectors.arriving import Arriving
 from cgq.vectors.layout import Layout
 
 Groups = list[dict[str, Any]]
@@ -28,6 +29,7 @@ class Guard:
     def __init__(self) -> None:
         # Losses of steps that were not searched, and whether each was skipped.
         self._unread: list[tuple[Number, Tensor]] = []
+        self._arriving: Arriving | None = None  # all of those
         self.lost_in_a_row = 0
 
     def has_lost_many(self, outcome: Outcome) -> bool:
@@ -44,6 +46,7 @@ class Guard:
             return False
         if isinstance(outcome.skipped, Tensor):
             self._unread.append((outcome.loss, outcome.skipped))
+            self._arriving = None
             if len(self._unread) >= UNREAD:
                 self.read_losses(groups)
             return False
@@ -58,17 +61,24 @@ class Guard:
         _write(trust, groups)
         return outcome.due and trust.is_stuck
 
+    def send_losses(self) -> None:
+        """Have what is unread on its way before the host waits for something else."""
+        if self._unread and self._arriving is None:
+            device = self._unread[0][1].device
+            losses = stacked(device, *(loss for loss, _ in self._unread))
+            lost = torch.stack([skipped.to(device) for _, skipped in self._unread])
+            self._arriving = Arriving(losses.masked_fill(lost, math.nan))  # which tells nothing
+
     def read_losses(self, groups: Groups) -> None:
         """Take in the losses since the host last looked, where that was not at each of them."""
-        if not self._unread:
+        self.send_losses()
+        if self._arriving is None:
             return
-        device, trust = self._unread[0][1].device, Trust.of(groups[0])
-        losses = stacked(device, *(loss for loss, _ in self._unread))
-        lost = torch.stack([skipped.to(device) for _, skipped in self._unread])
-        for loss in losses.masked_fill(lost, math.nan).tolist():  # which tells nothing
+        trust = Trust.of(groups[0])
+        for loss in self._arriving.read():
             trust = trust.after_loss(loss)
         _write(trust, groups)
-        self._unread = []
+        self._unread, self._arriving = [], None
 
 
 def _write(trust: Trust, groups: Groups) -> None:

@@ -92,7 +92,8 @@ def record(outcome: Outcome, groups: Groups, ratios: Sequence[float], counts: bo
 
     `counts`: the host knows which steps were skipped; where it does not they count as steps.
     """
-    count_skipped(groups, outcome.skipped)
+    if outcome.skipped is not False:
+        count_skipped(groups, outcome.skipped)
     for ratio, group in zip(ratios, groups, strict=True):
         if outcome.search is not None:
             group["rejected_fits"] += outcome.search.rejected

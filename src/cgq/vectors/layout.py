@@ -41,18 +41,18 @@ def real(tensor: Tensor) -> Tensor:
 
 def with_gradients(groups: list[dict[str, Any]]) -> tuple[list[int], list[Tensor]]:
     """The parameters that have a gradient, and the number of each one's group."""
-    numbers, params, strided = [], [], torch.strided
+    numbers, params = list[int](), list[Tensor]()
     for number, group in enumerate(groups):
-        for param in group["params"]:
-            grad = param.grad
-            if grad is not None:
-                if grad.layout is not strided:
-                    raise RuntimeError(
-                        "A line search does not support sparse gradients: inner products need them "
-                        "dense. Use sparse=False in the embedding, or give it another optimizer."
-                    )
-                numbers.append(number)
-                params.append(param)
+        found = [
+            (param, grad.layout) for param in group["params"] if (grad := param.grad) is not None
+        ]
+        if {layout for _, layout in found} - {torch.strided}:
+            raise RuntimeError(
+                "A line search does not support sparse gradients: inner products need them dense. "
+                "Use sparse=False in the embedding, or give it another optimizer."
+            )
+        numbers += len(found) * [number]
+        params += [param for param, _ in found]
     return numbers, params
 
 

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from cgqbench.cli import options as opt
-from cgqbench.cli.run import Run, clear_errors, command_line, device_of, given, going_on_later
+from cgqbench.cli.data import data_app
+from cgqbench.cli.run import Run, clear_errors, command_line, device_of, going_on_later
+from cgqbench.cli.unheeded import refuse_unheeded
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
 from cgqbench.experiments.worth import by_worth
@@ -27,7 +28,6 @@ Start with `cgq compare`: it trains a small network on MNIST with four methods, 
 writes plots and a page to look at. Every run can be interrupted and continued with `--resume`.
 """,
 )
-data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, download, where they are.")
 app.add_typer(data_app, name="data")
 
 
@@ -119,12 +119,8 @@ def reproduce(
     """
     with clear_errors():
         if item == "figure1":
-            if others := given(context) - {"item", "epochs", "out", "resume", "restart", "device"}:
-                names = ", ".join(f"--{name}" for name in sorted(others))
-                raise ValueError(
-                    f"figure1 is one run, which knows no {names}. To choose another: cgq landscape "
-                    "--help."
-                )
+            heeded = {"item", "epochs", "out", "resume", "restart", "device"}
+            refuse_unheeded(context, heeded, "figure1 is one run. For others: cgq landscape --help")
             landscape(epochs=epochs or 1, out=out, resume=resume, restart=restart, device=device)
             return
         if item not in EXPERIMENTS:
@@ -181,9 +177,8 @@ def landscape(
         dataset, network, file = _named(dataset, network, task)
         cell = Cell("figure1", dataset, network, method, seed, epochs, task=file)
         console = Console()
-        where = Conditions(
-            out / "records", device_of(device), resume=resume, command=command_line()
-        )
+        place, words = device_of(device), command_line()
+        where = Conditions(out / "records", place, resume=resume, command=words)
         with going_on_later(console, restart=restart):
             record_landscapes(cell, where, looks, restart, console)
         if not quiet:
@@ -201,48 +196,6 @@ def methods(network: opt.Network = "mlp") -> None:
         settings = ", ".join(f"{k}={v}" for k, v in method.settings_for(network).items())
         table.add_row(name, method.label, settings)
     Console().print(table)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """Say which data sets there are, and which of them are at hand."""
-    from cgqbench.tasks.data import NAMES, STDLIB, MissingData, data_folder
-    from cgqbench.tasks.data.dataset import DamagedData
-
-    console = Console()
-    for name in (*NAMES, STDLIB):
-        try:
-            state = _readiness(name)
-        except MissingData:
-            state = f"missing: cgq data get {name}"
-        except DamagedData as error:
-            state = f"damaged: {error}"
-        console.print(f"{name:14} {state}", highlight=False)
-    console.print(f"in {data_folder()}", highlight=False, soft_wrap=True)
-
-
-@data_app.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="The data set: cgq data list names them.")],
-) -> None:
-    """Download a data set's official files, check them, and keep them in the data folder."""
-    from cgqbench.tasks.data import STDLIB, fetch
-
-    with clear_errors():
-        if name != STDLIB:  # which came with Python
-            fetch(name)
-        Console().print(f"{escape(name)}: {_readiness(name)}")
-
-
-def _readiness(name: str) -> str:
-    """What there is of a data set; MissingData if not all."""
-    from cgqbench.tasks.data import STDLIB, load, standard_library
-
-    if name == STDLIB:
-        text = standard_library()
-        return f"{len(text.train):,} + {len(text.test):,} windows of text, ready"
-    found = load(name)
-    return f"{len(found.train.labels):,} + {len(found.test.labels):,} images, ready"
 
 
 def _named(dataset: str, network: str, task: Path | None) -> tuple[str, str, str | None]:

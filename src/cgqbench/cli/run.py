@@ -142,13 +142,6 @@ def device_of(name: str) -> str:
     return name
 
 
-def given(context: typer.Context) -> set[str]:
-    """What the user has written, and not left to its default."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    # By its name: some versions of typer bring their own.
-    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-
-
 @contextmanager
 def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
     """When interrupted, say how to go on."""
