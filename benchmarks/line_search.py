@@ -184,7 +184,9 @@ def row_of(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    device = torch.device(parser.parse_args().device)
+    parser.add_argument("--only", choices=("gpt1m", "gpt10m"), help="a network, for a quick look")
+    asked = parser.parse_args()
+    device = torch.device(asked.device)
     on_gpu = device.type == "cuda"
     if on_gpu and not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
@@ -195,7 +197,8 @@ def main() -> None:
         "network", "passes", "AdamW, ms", f"LineSearch + average, ≤ {GOAL}", "floor",
         "÷ fused AdamW", "step not searched", "step searched", "average", "searched",
     )  # fmt: skip
-    for network in ("gpt1m", "gpt10m") if on_gpu else ("gpt1m",):
+    networks = [asked.only] if asked.only else ["gpt1m", "gpt10m"] if on_gpu else ["gpt1m"]
+    for network in networks:
         task = by_name("stdlib", network)
         for graphs in (True, False) if on_gpu else (False,):
             row = row_of(network, task, device, graphs=graphs, turns=turns, steps=steps)
