@@ -203,6 +203,39 @@ def test_unread_losses_are_few_and_none_is_lost(monkeypatch: pytest.MonkeyPatch)
     assert copied[1]["usual_loss"] == pytest.approx(copied[0]["usual_loss"], rel=1e-7)
 
 
+def test_unread_losses_are_on_their_way_before_the_host_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are read when a search is over: what it waited for comes after them."""
+    as_accelerator(monkeypatch)
+    run = Run(max_relative_step=0.01, lr=10.0, search_prob=0.5)
+    optimizer, due, sent = run.optimizer, True, list[list[float] | None]()
+    monkeypatch.setattr(optimizer, "_is_due", lambda: due)
+    is_well(optimizer)
+
+    def closure(backward: bool) -> Tensor:
+        if not backward:
+            arriving = optimizer._guard._arriving
+            sent.append(None if arriving is None else arriving.read())
+        loss = run.loss()
+        if backward:
+            loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert set(sent) == {None}, "there was none"
+    sent.clear()
+    due, losses = False, []
+    for _ in range(3):
+        losses.append(float(optimizer.step(closure)))
+    assert not sent
+    due = True
+    optimizer.step(closure)
+    assert sent[0] == losses
+    assert optimizer._guard._arriving is None
+    assert optimizer.param_groups[0]["losses"] == 5
+
+
 def line_of(optimizer: CGQ, phi: Any, at: Tensor) -> tuple[Any, int]:
     """Take one step down the function phi of one number; the search and the calls it made."""
     calls = 0

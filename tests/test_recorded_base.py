@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, RMSprop
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import cgq.rules.scalars
 from cgq import LineSearch
 from cgq.engine.recordable import Fixed
 
@@ -130,6 +131,14 @@ def state_is_replaced(run: Run, number: int) -> None:
             entry.update({name: 0.5 * value for name, value in entry.items()})
 
 
+def state_moves(run: Run, number: int) -> None:
+    """The same tensors in other memory."""
+    if number == 15:
+        for entry in run.optimizer.base.state.values():
+            for value in entry.values():
+                value.data = value.data.clone()
+
+
 def state_has_other_names(run: Run, number: int) -> None:
     """The same memory in other tensors."""
     if number == 15:
@@ -161,6 +170,7 @@ def parameters_move(run: Run, number: int) -> None:
         lift_changes,
         state_is_loaded,
         state_is_replaced,
+        state_moves,
         state_has_other_names,
         state_comes_back,
         parameters_move,
@@ -378,6 +388,40 @@ def test_state_that_a_recording_would_not_change(entry: Any) -> None:
     assert Fixed.of(base) is None
 
 
+def test_state_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again where it is another, is elsewhere or has more to it."""
+    weights = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+    base = SGD(weights, lr=0.1, momentum=0.9)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    base.step()
+    devices = []
+    monkeypatch.setattr(cgq.rules.scalars, "is_host", lambda device: devices.append(device))
+    first = Fixed.of(base)
+    assert first is not None
+    assert len(devices) == 2
+    base.param_groups[0]["lr"] = 0.2
+    again = Fixed.of(base, first)
+    assert again is not None
+    assert again.settings[0] == 0.2
+    assert again[1:] == first[1:]
+    assert len(devices) == 2
+
+    entry = base.state[weights[0]]
+    entry["momentum_buffer"].data = entry["momentum_buffer"].data.clone()
+    moved = Fixed.of(base, first)
+    assert moved is not None
+    assert moved.places != first.places
+    assert len(devices) == 4
+    entry["momentum_buffer"] = entry["momentum_buffer"].detach()
+    other = Fixed.of(base, moved)
+    assert other is not None
+    assert other.tensors[0] is entry["momentum_buffer"]
+    assert len(devices) == 6
+    entry["count"] = 3
+    assert Fixed.of(base, other) is None
+
+
 def test_what_is_given_up_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the state that a load has replaced, if nothing is recorded any more."""
     run = taped(BASES["adamw"], monkeypatch)[1]
@@ -406,7 +450,7 @@ def test_what_is_written_to_is_held(case: Case, monkeypatch: pytest.MonkeyPatch)
 def test_gradients_that_move_ask_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that backward() makes anew: two addresses tell."""
     asked = []
-    monkeypatch.setattr(Fixed, "of", classmethod(lambda cls, base: asked.append(base)))
+    monkeypatch.setattr(Fixed, "of", classmethod(lambda cls, base, last: asked.append(base)))
     run = taped(BASES["sgd"], monkeypatch)[1]
     held = []
     for _ in range(10):
