@@ -37,8 +37,8 @@ WARM_UP, STEPS, TURNS = 3, 20, 5
 BOUNDS = (0.25, 0.5, 1.0, 4.0)  # blocks of a kernel for each multiprocessor
 
 
-def made(device: torch.device) -> nn.Module:
-    model = Arithmetic(device).placed(network("resnet110", SHAPE, 10), channels_last=True)
+def made(device: torch.device, *, channels_last: bool) -> nn.Module:
+    model = Arithmetic(device).placed(network("resnet110", SHAPE, 10), channels_last=channels_last)
     replace_all_batch_norm_modules_(model)  # running statistics are no matter of speed
     return model
 
@@ -61,14 +61,15 @@ def step_of(params: list[Tensor], loss: Callable[[], Tensor]) -> Work:
 
 def alone(device: torch.device) -> Work:
     """A step of one network."""
-    model, (inputs, targets) = made(device), batch(device)
+    model, (inputs, targets) = made(device, channels_last=True), batch(device)
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     return step_of(list(model.parameters()), lambda: cross_entropy(model(inputs), targets))
 
 
 def as_one(device: torch.device) -> Work:
     """A step of several networks whose parameters are stacked."""
-    models = [made(device) for _ in range(TOGETHER)]
+    # vmap knows no BatchNorm on channels_last.
+    models = [made(device, channels_last=False) for _ in range(TOGETHER)]
     params, buffers = stack_module_state(models)
     inputs, targets = batch(device, TOGETHER)
     skeleton = models[0]

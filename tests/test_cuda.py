@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from waits import no_waiting
 from wrapped_run import is_well
 
 from cgq import CGQ, anytime_average
@@ -55,15 +54,6 @@ class Run:
 
     def values(self) -> dict[str, Tensor]:
         return {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
-
-
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=option_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from recorded_run import (
 from test_recorded_searches import LATER, SEARCHED, raising_first
 from test_recording_cuda import pair
 from torch import nn
+from waits import noted_waits
 
 from cgq import CGQ, LineSearch
 from cgq.vectors.cuda_graph import CudaRecorder, recorder_for
@@ -124,30 +124,30 @@ def test_a_trial_that_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert are_recorded(recorded.of_searches)
 
 
-@pytest.mark.parametrize("name", ["all", "all joined", "all relative", "all smoothed", "adamw"])
-def test_the_host_waits_once(name: str) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(
+    "name", ["all", "all joined", "all relative", "relative", "all smoothed", "adamw"]
+)
+def test_the_host_waits_once(name: str, every: int) -> None:
+    """Also for what steps in between have left on the device."""
     run = Run(SEARCHED[name], "cuda")
-    always_searched(run)
-    for _ in range(10):
-        run.step()
-    assert are_recorded(run.of_searches)
-    for group in run.optimizer.param_groups:
-        group["start_checks"] = 1  # which is one wait more, once
-    torch.cuda.synchronize()
+    due = False
+    run.optimizer._is_due = lambda: due
     foreseen = 2 if run.optimizer.options.shrinks_trial else 1
-    for _ in range(10):
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                run.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        waits = [each for each in caught if "synchronizing" in str(each.message)]
+    for number in range(60):
+        due = number % every == 0
+        if number == 30:
+            assert are_recorded(run.of_searches)
+            for group in run.optimizer.param_groups:
+                group["start_checks"] = 1  # which is one wait more, once
+            torch.cuda.synchronize()
+        with noted_waits() as waits:
+            run.step()
         search = run.optimizer.last_search
-        assert search is not None
-        further = max(0, len(search.trial_steps) - foreseen)
-        assert len(waits) <= 1 + further, [str(each.message) for each in waits]
+        assert (search is not None) == due
+        if number >= 30:
+            further = 0 if search is None else max(0, len(search.trial_steps) - foreseen)
+            assert len(waits) <= due + further, waits
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from waits import no_waiting
 from wrapped_run import is_well
 
 from cgq import LineSearch
@@ -46,11 +47,8 @@ def test_no_wait_without_a_search() -> None:
     job = Job("cuda", torch.optim.AdamW, search_prob=0.0)
     for _ in range(3):
         job.step()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         for _ in range(5):
             job.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert job.optimizer.last_search is None
     assert job.optimizer.param_groups[0]["steps"] == 8
