@@ -30,6 +30,7 @@ from floor import FIRST, PROBE, passes_alone, timed
 from networks import resnet50_parameters
 from rich.console import Console
 from rich.table import Table
+from where import measured_on
 
 import cgq
 from cgqbench.experiments.cell import Cell
@@ -252,8 +253,7 @@ def main() -> None:
     parts = [epochs_table(device, notes, networks, kinds, asked.runs), step_table(device)]
     if not asked.only:
         parts.append(jobs_table("cuda", notes, 6))
-    versions = f"cgq {cgq.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
-    console.print(f"{torch.cuda.get_device_name(device)}, {versions}", highlight=False)
+    console.print(measured_on(device), highlight=False)
     console.print(
         f"batch {BATCH}; SGD with momentum; epochs of {EPOCH:,} images from {BATCHES} batches, "
         f"mean of {ROUNDS}; runs: {asked.runs}; passes: forward passes a step; parameters "

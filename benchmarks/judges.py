@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scipy.stats import spearmanr
+from where import measured_on
 
 from cgq import LineSearch
 from cgq.rules.trust import Trust
 from cgq.rules.trust_region import Region
 from cgqbench.experiments.cell import Cell
 from cgqbench.experiments.registry import ZOO_RATES
-from cgqbench.records.machine import hardware, versions
 from cgqbench.records.reading import read_run
 from cgqbench.tasks.named import by_name
 from cgqbench.tasks.zoo import EPOCHS, MEMBERS, ZOO
@@ -117,17 +117,13 @@ def main() -> None:
     for task, rate, wanted, wants, *judged in rows:
         numbers = [f"{value:+.3f}" for value in judged]
         table.add_row(task, f"{rate:.2g}", f"{wanted:g}", f"{wants:.2f}", *numbers)
-    console, known = Console(width=130), versions()
+    console = Console(width=130)
     console.print(table)
     # The rate is no judge: but the best ones of AdamW are much alike, so that it goes with `wants`.
     for place, judge in (1, "LineSearch's rate"), *enumerate(JUDGES, 4):
         found = spearmanr([row[3] for row in rows], [row[place] for row in rows]).statistic
         console.print(f"rank correlation of wants and {judge}: {found:+.2f}", highlight=False)
-    console.print(
-        f"{hardware(torch.device('cpu'))}, one thread, seed 0, cgq {known['cgq']}, "
-        f"torch {known['torch']}",
-        highlight=False,
-    )
+    console.print(f"{measured_on(torch.device('cpu'))}, one thread, seed 0", highlight=False)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from line_search import Trained as OnText
 from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
+from where import measured_on
 
-from cgqbench.records.machine import hardware, versions
 from cgqbench.tasks.named import by_name
 from cgqbench.training.arithmetic import Arithmetic
 from cgqbench.training.learner import Learner
@@ -131,7 +131,7 @@ def main() -> None:
     table = Table(
         "step", "ms", "floor, ms", "device busy, ms", "host, ms", "kernels besides", "they take, µs"
     )
-    console, known = Console(width=110), versions()
+    console = Console(width=110)
     cases: list[Callable[[], Case]] = [
         partial(on_images, "sgd", [FIRST]),
         partial(on_images, "scgq:search_prob=0.0001", [FIRST]),
@@ -143,11 +143,7 @@ def main() -> None:
     ]
     for make in cases:
         shown(make(), table, console)
-    console.print(
-        f"{hardware(device)}, cgq {known['cgq']}, torch {known['torch']}, Python {known['python']}."
-        " python benchmarks/kernels.py",
-        highlight=False,
-    )
+    console.print(f"{measured_on(device)}. python benchmarks/kernels.py", highlight=False)
     console.print(table)
 
 

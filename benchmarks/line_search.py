@@ -21,9 +21,9 @@ from floor import FIRST, PROBE, passes_alone, timed, wait
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from where import measured_on
 
 from cgqbench.experiments.cell import Cell
-from cgqbench.records.machine import hardware, versions
 from cgqbench.tasks.named import by_name
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
@@ -204,11 +204,9 @@ def main() -> None:
             row = row_of(network, task, device, graphs=graphs, turns=turns, steps=steps)
             notes.print(f"[dim]{', '.join(row)}[/]")
             table.add_row(*row)
-    known = versions()
     where = "" if on_gpu else f", {torch.get_num_threads()} threads"
     console.print(
-        f"{hardware(device)}{where}, cgq {known['cgq']}, torch {known['torch']}, "
-        f"Python {known['python']}. python benchmarks/line_search.py --device {device}",
+        f"{measured_on(device)}{where}. python benchmarks/line_search.py --device {device}",
         highlight=False,
     )
     console.print(

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as judge
 from torch.nn.functional import cross_entropy
+from where import measured_on
 
 from cgq import CGQ, LineSearch
-from cgqbench.records.machine import hardware, versions
 
 Make = Callable[[Any], Any]
 SEEDS = 2
@@ -134,8 +134,7 @@ def main() -> None:
                 torch.manual_seed(seed)
                 results.append(train(make))
             print(f"  {label:26}", *(f"{result:28}" for result in results), flush=True)
-    known = versions()
-    print(f"{hardware(torch.device('cpu'))}, cgq {known['cgq']}, torch {known['torch']}")
+    print(measured_on(torch.device("cpu")))
 
 
 if __name__ == "__main__":

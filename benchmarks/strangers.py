@@ -28,9 +28,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import LBFGS, SGD, Adadelta, Adam, Optimizer
+from where import measured_on
 
 from cgq import CGQ, LineSearch
-from cgqbench.records.machine import hardware, versions
 from cgqbench.tasks.data import load
 
 STEPS = 200
@@ -348,10 +348,8 @@ def main() -> None:
         console.print(f"{'; '.join(runs)}: {message}", highlight=False)
     for name, reason in SKIPPED.items():
         console.print(f"not run: {name} ({reason})", highlight=False)
-    known = versions()
     console.print(
-        f"At most {STEPS} steps, seed {SEED}, one thread; {hardware(torch.device('cpu'))}, "
-        f"cgq {known['cgq']}, torch {known['torch']}",
+        f"At most {STEPS} steps, seed {SEED}, one thread; {measured_on(torch.device('cpu'))}",
         highlight=False,
     )
 

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
+from where import measured_on
 
-from cgqbench.records.machine import hardware, versions
 from cgqbench.tasks.networks import network
 from cgqbench.training.arithmetic import Arithmetic
 
@@ -156,11 +156,10 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
-    device, known, console = torch.device("cuda", 0), versions(), Console(width=110)
+    device, console = torch.device("cuda", 0), Console(width=110)
     Arithmetic(device).set_up(1)
     console.print(
-        f"{hardware(device)}, cgq {known['cgq']}, torch {known['torch']}, Python {known['python']}."
-        f" ResNet-110, batch {BATCH}, TF32. python benchmarks/together.py",
+        f"{measured_on(device)}. ResNet-110, batch {BATCH}, TF32. python benchmarks/together.py",
         highlight=False,
     )
     console.print(fullness(device))

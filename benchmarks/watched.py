@@ -18,10 +18,10 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from where import measured_on
 
 import cgq.rules.scalars
 from cgq import CGQ
-from cgqbench.records.machine import hardware, versions
 
 SEEDS = 5
 Batches = list[tuple[Tensor, Tensor]]
@@ -105,8 +105,7 @@ def main() -> None:
             with mock.patch.object(cgq.rules.scalars, "is_host", return_value=on_host):
                 seeds = [trained(make, seed, options) for seed in range(SEEDS)]
             print(f"  {name:18}", *(f"{seed:>16}" for seed in seeds), flush=True)
-    known = versions()
-    print(f"{hardware(torch.device('cpu'))}, cgq {known['cgq']}, torch {known['torch']}")
+    print(measured_on(torch.device("cpu")))
 
 
 if __name__ == "__main__":

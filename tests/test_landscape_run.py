@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_cli import TASK, cgq, check_succeeded, contents
 
+from cgqbench.cli import commands
 from cgqbench.training import landscape_run
 
 
@@ -63,7 +64,7 @@ def test_an_interrupted_one_goes_on_and_leaves_the_same_bytes(tmp_path, monkeypa
         interrupt_in(patch, 3)
         result = cgq(*words, str(cut))
     assert result.exit_code == 130
-    assert "with --resume goes on from here" in result.output
+    assert "with --resume goes on after the last whole epoch" in result.output
     assert not list(cut.rglob("*.jsonl")), "half of it is no file yet"
     result = cgq(*words, str(cut))
     assert result.exit_code == 2
@@ -100,6 +101,57 @@ def test_the_task_is_tried_before_it_is_trained(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_restarted_interrupted_and_resumed(tmp_path, monkeypatch):
+    """The file from before does not pass for the new one, nor stand in its way."""
+    words = ["landscape", "--task", TASK, "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+    check_succeeded(cgq(*words, "--looks", "3"))
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, 2)
+        assert cgq(*words, "--looks", "6", "--restart").exit_code == 130
+    check_succeeded(cgq(*words, "--looks", "6", "--resume"))
+    assert json.loads(lines(tmp_path)[0])["looks"] == 6
+    assert {json.loads(line)["epoch"] for line in lines(tmp_path)[1:]} == {1, 2}
+
+
+def test_killed_after_its_last_look(tmp_path, monkeypatch):
+    words = ["landscape", "--task", TASK, "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(landscape_run.Checkpoint, "remove", lambda self: None)
+        check_succeeded(cgq(*words))
+    assert list(tmp_path.rglob("*.ckpt"))
+    check_succeeded(cgq(*words))
+    assert len(contents(tmp_path)) == 1
+
+
+def test_two_at_once_are_kept_apart(tmp_path, monkeypatch):
+    words = ["landscape", "--task", TASK, "--quiet", "--out", str(tmp_path)]
+    whole_epoch, results = landscape_run._epoch, []
+
+    def with_another_beside(*arguments):
+        monkeypatch.setattr(landscape_run, "_epoch", whole_epoch)
+        results.append(cgq(*words))
+        return whole_epoch(*arguments)
+
+    monkeypatch.setattr(landscape_run, "_epoch", with_another_beside)
+    check_succeeded(cgq(*words))
+    (other,) = results
+    assert other.exit_code == 2
+    assert "is being written by another process" in other.output.replace("\n", " ")
+    assert len(contents(tmp_path)) == 1
+
+
+def test_a_damaged_file_names_the_cure(tmp_path):
+    words = ["landscape", "--task", TASK, "--quiet", "--out", str(tmp_path)]
+    check_succeeded(cgq(*words))
+    (path,) = tmp_path.rglob("*.landscape.jsonl")
+    for damaged in (b"", b"not JSON\n"):
+        path.write_bytes(damaged)
+        result = cgq(*words)
+        assert result.exit_code == 2
+        assert "Add --restart" in result.output.replace("\n", " ")
+    check_succeeded(cgq(*words, "--restart"))
+
+
 @pytest.mark.parametrize(
     "words",
     [["--seeds", "2"], ["--jobs", "1"], ["--fast"], ["--no-average"], ["--only", "mnist"]],
@@ -108,5 +160,14 @@ def test_the_task_is_tried_before_it_is_trained(tmp_path):
 def test_figure1_refuses_what_it_would_not_heed(words):
     result = cgq("reproduce", "figure1", *words)
     assert result.exit_code == 2
-    name = words[0].replace("--no-", "--")
-    assert f"not heed {name}. figure1 is one run. For others: cgq landscape" in result.output
+    assert f"not heed {words[0]}. figure1 is one run. For others: cgq landscape" in result.output
+
+
+def test_figure1_takes_what_says_nothing(monkeypatch):
+    """Defaults, as a script may spell them out for every item."""
+    heard = []
+    monkeypatch.setattr(commands, "landscape", lambda **words: heard.append(words))
+    given = ["--seeds", "3", "--engine", "local", "--average", "--graphs", "--resume"]
+    check_succeeded(cgq("reproduce", "figure1", *given, "--epochs", "2"))
+    assert heard[0]["resume"]
+    assert heard[0]["epochs"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 
@@ -28,10 +29,21 @@ def no_waiting() -> Iterator[None]:
 
 
 @contextmanager
-def noted_waits() -> Iterator[list[str]]:
-    """What the host has waited for, once the block is over."""
+def noted_waits(*, of_events: bool = False) -> Iterator[list[str]]:
+    """What the host has waited for, once the block is over; `of_events`, which torch leaves out."""
     found: list[str] = []
-    with _watched("warn"), warnings.catch_warnings(record=True) as caught:
+    wait = torch.cuda.Event.synchronize
+
+    def noted(event: torch.cuda.Event) -> None:
+        if of_events and not event.query():
+            found.append("an event")
+        wait(event)
+
+    with (
+        _watched("warn"),
+        warnings.catch_warnings(record=True) as caught,
+        mock.patch.object(torch.cuda.Event, "synchronize", noted),
+    ):
         warnings.simplefilter("always")
         yield found
     messages = [str(each.message) for each in caught]

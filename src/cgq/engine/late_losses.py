@@ -55,7 +55,8 @@ class LateLosses:
         if isinstance(outcome.skipped, Tensor):
             watch = self.watch(groups)
             loss = as_tensor(outcome.loss, outcome.skipped.device)  # a closure may return a float
-            late = self._send(loss.masked_fill(outcome.skipped, NONE))
+            late = loss.masked_fill(outcome.skipped, NONE)
+            self._sent.append((late, Arriving(late)))
             values = [*(groups[0][newer] for _, newer in pairwise(ON_THE_WAY)), late]
             told = dict(zip(ON_THE_WAY, values, strict=True))
         else:  # the host has looked, so all that was on its way has arrived
@@ -64,19 +65,13 @@ class LateLosses:
         for group in groups:
             group.update(watch._asdict() | told)
 
-    def _send(self, loss: Tensor) -> Tensor:
-        if loss.is_cuda:
-            self._sent.append((loss, Arriving(loss)))
-        return loss
-
     def _read(self, groups: Groups, name: str) -> float:
         """A loss on its way, for which the host waits if it must."""
-        number: Number = groups[0][name]
-        for loss, arriving in self._sent:
-            if loss is number:
-                (number,) = arriving.read()
-        if isinstance(number, Tensor):
-            number = number.item()
-            for group in groups:
-                group[name] = number
-        return float(number)
+        held: Number = groups[0][name]
+        if not isinstance(held, Tensor):
+            return float(held)
+        sent = [arriving.read() for loss, arriving in self._sent if loss is held]
+        (number,) = sent[0] if sent else [held.item()]
+        for group in groups:
+            group[name] = number
+        return number

@@ -149,7 +149,9 @@ def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         instead = " in place of --restart" if restart else ""
-        console.print(f"Stopped. The same command with --resume{instead} goes on from here.")
+        console.print(
+            f"Stopped. The same command with --resume{instead} goes on after the last whole epoch."
+        )
         raise typer.Exit(130) from None
 
 

@@ -6,10 +6,12 @@ import typer
 
 
 def refuse_unheeded(context: typer.Context, heeded: set[str], cure: str) -> None:
-    """Raise if the user has given an option that is not among these."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    # By its name: some versions of typer bring their own.
-    given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    if unheeded := sorted(given - heeded):
-        names = ", ".join(f"--{name}" for name in unheeded)
-        raise ValueError(f"It would not heed {names}. {cure}.")
+    """Raise if an option that is not among these says anything else than its default."""
+    names = []
+    for option in context.command.params:
+        value = context.params[option.name or ""]
+        if option.name in heeded or value in (option.get_default(context), None, [], ()):
+            continue
+        names.append((option.secondary_opts if value is False else option.opts)[0])
+    if names:
+        raise ValueError(f"It would not heed {', '.join(names)}. {cure}.")

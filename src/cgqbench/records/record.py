@@ -40,15 +40,7 @@ class Record:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._file.close()
-                raise RecordError(
-                    f"{path} is being written by another process. Wait for it, stop it, or choose "
-                    "another folder with --out."
-                ) from None
+        hold(self._file, path)
         _cut_torn_tail(self._file)
         self.lines = parsed(path, DAMAGED)
 
@@ -74,7 +66,7 @@ class Record:
 
     def append(self, line: Line) -> None:
         """Write a line, to the disk itself."""
-        _append(self._file, line)
+        append(self._file, line)
         self.lines.append(line)
 
     def append_time(self, line: Line) -> None:
@@ -82,7 +74,7 @@ class Record:
         path = times_of(self.path)
         with path.open("a+b") as file:
             _cut_torn_tail(file)
-            _append(file, line)
+            append(file, line)
 
     def restart(self) -> None:
         """Forget everything."""
@@ -107,7 +99,22 @@ def times_of(path: Path) -> Path:
     return path.with_suffix(".times.jsonl")
 
 
-def _append(file: Any, line: Line) -> None:
+def hold(file: Any, path: Path) -> None:
+    """Keep other processes from a record for as long as `file` is open."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RecordError(
+            f"{path} is being written by another process. Wait for it, stop it, or choose "
+            "another folder with --out."
+        ) from None
+
+
+def append(file: Any, line: Line) -> None:
+    """Write a line, to the disk itself."""
     # JSON knows no NaN: what is not finite is written as null by whoever makes the line.
     file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
     file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import record_path, refuse_differences
-from cgqbench.records.record import Line, RecordError
+from cgqbench.records.record import Line, RecordError, append, hold, parsed
 from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.tasks.task_file import try_out
 from cgqbench.training.feed import Feed
@@ -43,22 +42,27 @@ def record_landscapes(
         raise ValueError(f"{cell.method!r} searches no line that can be drawn. Use cgq or scgq.")
     header: Line = {**header_of(learner, conditions), "looks": looks}
     path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
-    checkpoint = Checkpoint(path.with_suffix(".ckpt"))
-    if restart:
-        checkpoint.remove()
-    elif path.exists():
-        with path.open() as file:
-            refuse_differences(path, json.loads(file.readline()), header)
+    checkpoint, draft = Checkpoint(path.with_suffix(".ckpt")), path.with_suffix(".draft")
+    if path.exists() and not restart:
+        first, *_ = parsed(path, "Add --restart to make it again.") or [{}]
+        refuse_differences(path, first, header)
+        checkpoint.remove()  # killed after its last look
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
-    for epoch in range(done + 1, cell.epochs + 1):
-        lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
-        if epoch < cell.epochs:
-            saved = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
-            checkpoint.save(saved)
-    draft = path.with_suffix(".draft")
-    draft.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    with draft.open("ab") as file:
+        hold(file, path)
+        if restart:
+            checkpoint.remove()
+            path.unlink(missing_ok=True)
+        done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
+        for epoch in range(done + 1, cell.epochs + 1):
+            lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
+            if epoch < cell.epochs:
+                saved = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
+                checkpoint.save(saved)
+        file.truncate(0)
+        for line in lines:
+            append(file, line)
     os.replace(draft, path)
     checkpoint.remove()
     return path
