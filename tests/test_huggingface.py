@@ -409,6 +409,82 @@ def test_a_derivative_in_the_loss_needs_a_graph_in_probes_too(tmp_path):
     assert all(search.evaluations for search in diary.searches)
 
 
+class Centre(nn.Module):
+    """A loss that follows what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("centre", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, predicted: Tensor, labels: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.calls += 1
+            self.centre.lerp_(predicted.mean(), 0.1)
+        return nn.functional.mse_loss(predicted - self.centre, labels)
+
+
+class Centred(CGQTrainer):
+    """Its loss is a module, but no part of the model."""
+
+    def __init__(self, *args: Any, centre: Centre, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.centre = centre
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return self.centre(model(**inputs)["logits"], inputs["labels"])
+
+
+@pytest.mark.parametrize("names", ["nothing", "both", "the loss"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_loss_outside_the_model_is_as_in_the_plain_loop(tmp_path, size, names):
+    model, by_hand, centre, theirs = noisy(), noisy(), Centre(), Centre()
+    named = {"nothing": None, "both": nn.ModuleList([model, centre]), "the loss": centre}[names]
+    optimizer = CGQ(model.parameters(), model=named)
+    args = arguments(tmp_path, gradient_accumulation_steps=size)
+    more = {"optimizers": (optimizer, None), "centre": centre}
+    _, diary = trained(model, args, vectors(), Centred, **more)
+
+    def loss_of(model: nn.Module, window: list[Batch]) -> Callable[[Batch], Tensor]:
+        return lambda batch: theirs(model(**batch)["logits"], batch["labels"]) / len(window)
+
+    plain_loop(by_hand, diary, loss_of, size)
+    assert centre.calls == theirs.calls == len(diary.batches) == 14
+    assert_same(model, by_hand)
+    assert_same(centre, theirs)
+    assert sum(search.evaluations for search in diary.searches) > len(diary.searches)
+    assert optimizer.model is (model if named is None else named)
+
+
+class Popping(Trainer):
+    def training_step(self, model, inputs, *args, **kwargs):
+        return super().training_step(model, inputs.pop("batch"), *args, **kwargs)
+
+
+class PoppingInProbes(CGQTrainer, Popping):
+    def training_step(self, model, inputs, *args, **kwargs):
+        return super().training_step(model, {"batch": inputs}, *args, **kwargs)
+
+
+def test_a_training_step_may_take_entries_out_of_its_inputs(tmp_path):
+    trainer, diary = trained(noisy(), arguments(tmp_path), vectors(), PoppingInProbes)
+    by_hand = noisy()
+    plain_loop(by_hand, diary, mean_of_means)
+    assert_same(trainer.model, by_hand)
+
+
+class Writing(CGQTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        inputs["x"].sub_(0.5)
+        return model(**inputs)["loss"]
+
+
+def test_who_writes_to_the_batch_is_told_once_to_work_on_a_copy(tmp_path):
+    with pytest.warns(UserWarning, match="Work on a copy") as caught:
+        trained(noisy(), arguments(tmp_path, max_steps=3), vectors(), Writing)
+    assert sum("Work on a copy" in str(each.message) for each in caught) == 1
+
+
 class InOrder(CGQTrainer):
     def _get_train_sampler(self, *args: Any) -> SequentialSampler:
         return SequentialSampler(self.train_dataset)

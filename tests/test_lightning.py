@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -687,6 +688,82 @@ class Iterating(Net):
 def test_a_step_that_draws_its_own_batches_is_refused() -> None:
     with pytest.raises(RuntimeError, match="Let it take the batch"):
         fitted(Iterating(network()))
+
+
+class Centre(nn.Module):
+    """A loss that follows what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("centre", torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.calls += 1
+            self.centre.lerp_(outputs.mean(0), 0.1)
+        return nn.functional.mse_loss(outputs - self.centre, targets)
+
+
+class Centred(Net):
+    """Its loss is a module, but no part of it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self.hidden = [Centre()]
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss: Tensor = self.hidden[0](self.net(batch[0]), batch[1])
+        return loss
+
+
+def test_a_module_in_a_plain_list_is_as_in_the_loop() -> None:
+    module, net, centre = Centred(network()), network(), Centre()
+    _, searches = fitted(module, batches(8))
+    optimizer = cgq.CGQ(net.parameters())
+    torch.manual_seed(2)
+    for x, y in batches(8):
+        optimizer.step(lambda: centre(net(x), y))
+    assert module.hidden[0].calls == centre.calls == 8
+    assert_same(module.net, net)
+    assert_same(module.hidden[0], centre)
+    assert evaluations(searches) > 8
+
+
+class Popping(Net):
+    """Takes the labels out of the batch, and leaves its outputs there for a hook."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        labels = batch.pop("labels")
+        batch["outputs"] = self.net(batch["x"])
+        return nn.functional.mse_loss(batch["outputs"], labels)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.calls.append(",".join(batch))
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_may_take_entries_out_of_its_batch(kind: Any, accumulate: int) -> None:
+    module, net = Popping(network()), network()
+    named = [kind(x=x, labels=y) for x, y in batches()]
+    _, searches = fitted(module, named, accumulate_grad_batches=accumulate)
+    looped(net, accumulate=accumulate)
+    assert_same(module.net, net)
+    assert evaluations(searches) > 5
+    assert module.calls == ["x,outputs"] * 12  # as with any optimizer
+
+
+class Writing(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        batch[0].sub_(0.5)
+        return self.loss(batch)
+
+
+def test_a_step_that_writes_to_its_batch_is_told_once_to_work_on_a_copy() -> None:
+    with pytest.warns(UserWarning, match="Work on a copy") as caught:
+        fitted(Writing(network()), batches(3))
+    assert sum("Work on a copy" in str(each.message) for each in caught) == 1
 
 
 def test_other_modules_are_refused() -> None:

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from cgq.cgq import CGQ
 from cgq.engine.optimizer import SearchOptimizer
 from cgq.engine.state import count_skipped
+from cgq.hosts.inputs import Inputs
 from cgq.hosts.micro_batches import MicroBatches
 from cgq.hosts.patching import patched
 
@@ -77,7 +78,6 @@ class CGQTrainer(Trainer):
         if inner is not self._driven:
             self._driven = inner
             inner.register_step_pre_hook(self._with_closure)
-            inner.model = self.model  # the closure's first call runs no module to be found
             self.pop_callback(_AfterStep)
             self.add_callback(_AfterStep(self._roll_back_if_skipped))
         return optimizer
@@ -85,10 +85,13 @@ class CGQTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Run forward and backward on a micro-batch, and note how to run it again."""
         if self._batches is None or self._is_complete:
-            self._batches = MicroBatches(model, lambda loss: loss)
-        run = partial(super().training_step, model, inputs, *args, **kwargs)
-        first, again = partial(self._noted, run, self._batches), partial(self._forward_only, run)
+            self._batches = MicroBatches(model, lambda loss: loss, self._driven)
+        run, given = super().training_step, Inputs(model, inputs, *args, **kwargs)
+        first = partial(self._noted, partial(run, model, inputs, *args, **kwargs), self._batches)
+        again = partial(self._forward_only, partial(given.given_to, run))
         loss: Tensor = self._batches.run(first, again, has_backward=True)
+        if self._driven:
+            given.tell_if_written(self._driven)
         self._calls_super = True
         self._is_complete = self.accelerator.sync_gradients
         return loss

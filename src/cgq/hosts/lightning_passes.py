@@ -54,7 +54,7 @@ class RepeatsPasses(SearchOptimizer):
     def open_batches(self, module: LightningModule) -> MicroBatches[Any]:
         """The batches of the next step, before its first pass."""
         parts = module.trainer.accumulate_grad_batches
-        self.batches = MicroBatches(module, partial(share_of_loss, parts=parts))
+        self.batches = MicroBatches(module, partial(share_of_loss, parts=parts), self)
         self._older_gradients = StaleGradients(self._params())
         return self.batches
 

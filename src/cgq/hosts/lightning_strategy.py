@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import Strategy
 
 from cgq.evaluation.closure_kinds import Closure, called_with_backward
+from cgq.hosts.inputs import Inputs
 from cgq.hosts.lightning_passes import RepeatsPasses, share_of_loss
 from cgq.hosts.patching import patched
 from cgq.hosts.silent import silent
@@ -43,13 +44,15 @@ class _Interceptor:
         starts = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if batches is None or (batches and starts):
             batches = optimizer.open_batches(module)
+        inputs = Inputs(*args, **kwargs)
 
         def again() -> Any:  # on the module itself: DDP's wrapper would prepare for a backward
             with silent(module), self._strategy.precision_plugin.train_step_context():
-                return module.training_step(*args, **kwargs)
+                return inputs.given_to(module.training_step)
 
         def first() -> Any:
             output = self._training_step(*args, **kwargs)
+            inputs.tell_if_written(optimizer)
             with self._strategy.precision_plugin.train_step_context():
                 batches.has_come_to(share_of_loss(output, parts=1))
             return output

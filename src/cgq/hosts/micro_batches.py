@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
+from cgq.engine.optimizer import SearchOptimizer
 from cgq.evaluation import rng
-from cgq.evaluation.environment import Environment
 from cgq.evaluation.loss import loss_value
 from cgq.evaluation.objective import PassNotes
 from cgq.evaluation.precision import dtypes_behind, rounding
+from cgq.hosts.host_environment import HostEnvironment, host_environment
 
 Output = TypeVar("Output")
 Loss = Tensor | float
@@ -35,14 +37,16 @@ class MicroBatches(Generic[Output]):
     """The passes whose losses add up to one step's, from before the first of them runs.
 
     Args:
-        model: its buffers are kept, and those of no other module.
+        model: the one that is trained. Its buffers are kept.
         loss_in: the share of a step's loss in what a pass gave; None: this one does not count.
+        optimizer: the one that takes the step. It then keeps the buffers of its own `model` too,
+            and those of all other modules that the passes call.
 
     >>> import torch
     >>> from cgq import CGQ
     >>> model = nn.Linear(3, 1)
-    >>> optimizer = CGQ(model.parameters(), model=model)
-    >>> batches = MicroBatches(model, lambda loss: loss / 2)
+    >>> optimizer = CGQ(model.parameters())
+    >>> batches = MicroBatches(model, lambda loss: loss / 2, optimizer)
     >>> for batch in torch.randn(2, 8, 3):
     ...     def forward(batch=batch): return model(batch).square().mean()
     ...     (batches.run(forward, forward) / 2).backward()
@@ -51,10 +55,17 @@ class MicroBatches(Generic[Output]):
     True
     """
 
-    def __init__(self, model: nn.Module, loss_in: Callable[[Output], Loss | None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_in: Callable[[Output], Loss | None],
+        optimizer: SearchOptimizer | None = None,
+    ) -> None:
         self._model, self._loss_in = model, loss_in
+        self._environment = (
+            HostEnvironment(model) if optimizer is None else host_environment(optimizer, model)
+        )
         self._passes: list[_Pass] = []
-        self._start = _environment_now(model)
         self._after: rng.States = {}
         self._notes = PassNotes()
 
@@ -70,7 +81,8 @@ class MicroBatches(Generic[Output]):
     ) -> Output:
         """What `first` gives, which may run backward. `again` gives the same without a trace."""
         before, self._after = rng.states(), {}
-        output = first()
+        with self._environment.part(self._device.type):
+            output = first()
         loss = self._loss_in(output)
         if not (self._after or has_backward):
             self.has_come_to(loss)
@@ -95,32 +107,34 @@ class MicroBatches(Generic[Output]):
     def step(self, step: Callable[[Callable[[bool], Loss]], Output]) -> Output:
         """What the optimizer's `step` returns, once `.grad` holds the gradient."""
         # The optimizer undoes what happens inside its step, and that should be all the passes.
-        end = _environment_now(self._model)
-        self.rewind()
-        return step(_Closure(self._passes, end, self._notes))
+        self._environment.end_parts()
+        return step(_Closure(self._passes, self._environment, self._notes))
 
     def rewind(self) -> None:
         """Leave generators and buffers as before the first pass."""
-        self._start.rewind()
+        self._environment.rewind()
 
     def _probe_of(self, again: Callable[[], Output]) -> Callable[[], Loss | None]:
         return lambda: self._loss_in(again())
 
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
     def _note_rounding(self, loss: Loss) -> None:
-        device = next(self._model.parameters()).device
-        error = rounding(dtypes_behind(loss, device))
+        error = rounding(dtypes_behind(loss, self._device))
         self._notes.rounding = max(self._notes.rounding, error)
 
 
 class _Closure:
     """The passes as a `closure(backward)`."""
 
-    def __init__(self, passes: list[_Pass], end: Environment, notes: PassNotes) -> None:
-        self._passes, self._end, self.notes = passes, end, notes
+    def __init__(self, passes: list[_Pass], environment: HostEnvironment, notes: PassNotes) -> None:
+        self._passes, self._environment, self.notes = passes, environment, notes
 
     def __call__(self, backward: bool) -> Loss:
         if backward:  # the host has run it
-            self._end.rewind()
+            self._environment.resume()
             return _total(one.loss for one in self._passes)
         return _total(self._losses_here())
 
@@ -154,10 +168,3 @@ def _detached(loss: Loss) -> Loss:
 def _total(losses: Iterable[Loss]) -> Loss:
     wide = [loss_value(loss, loss.device) if isinstance(loss, Tensor) else loss for loss in losses]
     return sum(wide[1:], wide[0])
-
-
-def _environment_now(model: nn.Module) -> Environment:
-    """Generators and buffers as they are, to come back to."""
-    environment = Environment(model)
-    with environment.first_pass():
-        return environment
