@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -189,15 +190,34 @@ def carrying_a_hidden_state() -> tuple[nn.Module, Callable[[], Tensor]]:
     return model, closure
 
 
+def normalising_in_place() -> tuple[nn.Module, Callable[[], Tensor]]:
+    """Each call finds a larger batch, so that no trial descends and none is spared."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    inputs, calls = torch.randn(32, 4), itertools.count(1)
+    targets = inputs.sum(1, keepdim=True)
+
+    def closure() -> Tensor:
+        return mse_loss(model(inputs) * next(calls), targets)
+
+    return model, closure
+
+
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize(
-    "script", [advancing_a_loader, drawing_from_its_own_generator, carrying_a_hidden_state]
+    "script",
+    [
+        advancing_a_loader,
+        drawing_from_its_own_generator,
+        carrying_a_hidden_state,
+        normalising_in_place,
+    ],
 )
 def test_a_closure_that_does_not_repeat_itself_is_told(make: Any, script: Any) -> None:
     model, closure = script()
     optimizer = make(model.parameters())
     with pytest.warns(UserWarning, match="another loss at the same weights") as told:
-        for _ in range(10):
+        for _ in range(15):
             optimizer.step(closure)
     assert len(told) == 1
 

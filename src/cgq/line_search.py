@@ -243,6 +243,8 @@ class LineSearch(SearchOptimizer):
         grads, recorded = displacement.layout.gradients(), None
         if self._team is None:
             recorded = RecordedBase.of(self.base, displacement, grads, numbers)
+        if not due:  # no copy is made of the base's state then
+            rollback.interrupts.hold()
         if recorded is not None and not due:
             replayed = recorded.unsearched_step(loss, rho, self.options, rollback)
             if replayed is not None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from cgq.engine.advice import Advice
 from cgq.engine.direction import Direction, Outcome
+from cgq.engine.interrupts import HeldInterrupts
 from cgq.engine.late_losses import LateLosses
 from cgq.engine.messages import COPIED, DROPPED
 from cgq.engine.options import SearchOptions, refuse_taken
@@ -159,17 +160,18 @@ class SearchOptimizer(Optimizer):
         self, objective: Objective | None, loss: Tensor | float | None, *, drops: bool = False
     ) -> Outcome | None:
         """Take the step and write it down; `drops`: gradients were there that it does not use."""
-        with Rollback() as rollback:
-            if objective is not None:
-                rollback.callback(objective.undo)
-                if drops:
-                    self._messages.give(DROPPED)
-                if self._team is not None:
-                    self._team.refuse_join(self._environment.modules)
-            outcome = self._take_step(objective, loss, rollback)
-            if outcome is None or outcome.skipped is not True:
-                rollback.pop_all()
-        self._record(outcome, objective)
+        with HeldInterrupts() as interrupts:
+            with Rollback(interrupts) as rollback:
+                if objective is not None:
+                    rollback.callback(objective.undo)
+                    if drops:
+                        self._messages.give(DROPPED)
+                    if self._team is not None:
+                        self._team.refuse_join(self._environment.modules)
+                outcome = self._take_step(objective, loss, rollback)
+                if outcome is None or outcome.skipped is not True:
+                    rollback.pop_all()
+            self._record(outcome, objective)
         return outcome
 
     def _gradients_are_used(self, objective: Objective, params: Sequence[Tensor]) -> None:
@@ -204,12 +206,15 @@ class SearchOptimizer(Optimizer):
     ) -> Outcome:
         """Search if that is due; else take the average step."""
         before = self.param_groups[0]
+        if not due:
+            rollback.interrupts.hold()
         if objective is None or loss is None or not (due or options.is_watched):
             return direction.unsearched_step(loss)
         if not due:
             outcome = direction.watched_step(loss, self._late_losses.watch(self.param_groups))
             if outcome is not None:
                 return outcome
+            rollback.interrupts.release()  # nothing was done yet
         kind = SearchedStep if direction.layout.on_host else SpeculativeStep
         self._guard.send_losses()
         # Not in the first step, which many look at closely to see what a search costs; and a search

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from cgq.engine.interrupts import HeldInterrupts
+
 
 class Rollback(ExitStack):
     """Functions that take back what a step has done so far, the last first.
@@ -19,3 +21,8 @@ class Rollback(ExitStack):
     the parameters are as before
     the generators are as before
     """
+
+    def __init__(self, interrupts: HeldInterrupts | None = None) -> None:
+        super().__init__()
+        self.interrupts = interrupts or HeldInterrupts()
+        """Held back from when something is done that cannot be taken back."""

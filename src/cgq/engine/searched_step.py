@@ -19,6 +19,7 @@ from cgq.rules.search import Search, Start
 from cgq.rules.when_to_search import smoothed
 from cgq.vectors.line import Line
 
+PATIENCE = 10  # steps
 PLAIN = 100.0  # times the noise of a loss: a change that it would show
 
 
@@ -32,7 +33,7 @@ class SearchedStep:
         before: the numbers that the last step left.
         rollback: learns how to take the step back.
         check_start: whether to measure φ(0) once more, where that is within the evaluations that a
-            search may cost.
+            search may cost, or was not for long.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class SearchedStep:
         """Go to the step found, averaged with those before."""
         raised = self._rejection(search)
         repeats = None
-        if self._check_start and search.evaluations <= self._options.max_fits:
+        if self._check_start and (search.evaluations <= self._options.max_fits or self._insists):
             repeats = self._repeats_start(line, plan)
             search = replace(search, unused=search.unused + 1)
         old = self._before["average"]
@@ -144,9 +145,16 @@ class SearchedStep:
         if search.evaluations and not alpha:
             return outcome._replace(numbers={}, skipped=True)
         self._objective.end_probes()
+        self._rollback.interrupts.hold()
+        line.stay()
         self._direction.remember(plan)
         outcome.numbers.update(self._direction.numbers(plan, search))
         return outcome
+
+    @property
+    def _insists(self) -> bool:
+        """Whether no search has had an evaluation to spare for long: that is suspicious too."""
+        return bool(self._before["steps"] >= PATIENCE)
 
     def _repeats_start(self, line: Line, plan: Plan) -> bool:
         """Whether φ(0) is what it was, as far as rounding allows."""

@@ -46,12 +46,11 @@ class DeviceLine(Line):
         """Say what α was in the last move: now the host knows, or the line was not asked to."""
         self._alpha = alpha
 
-    def move_back(self) -> None:
+    def _return(self) -> None:
         if self._own is None:
-            super().move_back()
+            super()._return()
         else:
             torch._foreach_copy_(self._own.blocks, self._snapshot.blocks)
-            self._alpha = 0.0
 
 
 def _combine(layout: Layout, combination: Combination, start: Buffer, point: Buffer) -> None:

@@ -84,6 +84,7 @@ class Line:
     ) -> None:
         self._layout, self._at, self._snapshot = layout, at, snapshot
         self._alpha = 0.0 if starts_at_snapshot else math.nan
+        self._stays = False
 
     def move_to(self, alpha: Number) -> None:
         """Put the parameters at θ + α·d."""
@@ -91,7 +92,15 @@ class Line:
             combine(self._layout, self._at(alpha), self._snapshot if self._alpha else None)
             self._alpha = alpha
 
+    def stay(self) -> None:
+        """There is no way back from now on: who remembers the step may overwrite the snapshot."""
+        self._stays = True
+
     def move_back(self) -> None:
         """Put the parameters back to θ, bit for bit."""
+        if not self._stays:
+            self._return()
+            self._alpha = 0.0
+
+    def _return(self) -> None:
         torch._foreach_copy_(self._layout.values(), self._snapshot.views)
-        self._alpha = 0.0
