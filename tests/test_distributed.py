@@ -15,7 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from two_ranks import OPTIONS, Run, bare_step, batches, classic_step, steps_of, uneven_data
+from two_ranks import (
+    OPTIONS,
+    Run,
+    bare_step,
+    batches,
+    classic_step,
+    steps_of,
+    uneven_data,
+    widths,
+)
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {
@@ -85,6 +94,12 @@ def test_two_ranks_train_as_one_and_go_on_from_its_checkpoints(tmp_path):
     assert first["counted"] == second["counted"] == {"ddp": 81, "fsdp": 81}
     check_that_one_goes_on(first["saved"], tmp_path)
     assert_same(first["saved on one"], second["saved on one"])
+    for width, weights in widths().items():
+        assert_same(first["widths"][width], second["widths"][width])
+        assert_near(first["widths"][width], weights, 1e-5)
+    for name, (weights, steps) in first["other arithmetic"].items():
+        assert steps == second["other arithmetic"][name][1], "the ranks took different decisions"
+        assert_same(weights, second["other arithmetic"][name][0])
     loaded, _ = on_two_ranks("loading", tmp_path)
     check_that_two_go_on(first["saved"], loaded)
     assert (tmp_path / "checkpoint" / ".metadata").exists(), "the page's code was run as well"

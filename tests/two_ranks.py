@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "nesterov": {"momentum": hestenes_stiefel, "weight_decay": 1e-2, "nesterov": True},
 }
+WIDTHS = 8, 40, 100
 MESHES = {"replicated shards": (2, 1), "shards": (1, 2)}
 
 
@@ -340,6 +342,40 @@ def saved_on_one() -> tuple[list[Tensor], float]:
     return weights, optimizer.param_groups[0]["radius"]
 
 
+def widths() -> dict[int, list[Tensor]]:
+    """Layers of which some shards begin where a cache line does, and others not."""
+    seen = {}
+    for width in WIDTHS:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
+        for module in (model[0], model[2], model) if ranks() > 1 else ():
+            fully_shard(module)
+        optimizer = CGQ(model.parameters())
+        for x, y in batches(6):
+            optimizer.step(partial(loss_on, model, x.float(), y.float()))
+        weights: list[Any] = [param.detach() for param in model.parameters()]
+        seen[width] = [w.full_tensor() if ranks() > 1 else w for w in weights]
+    return seen
+
+
+def other_arithmetic() -> Any:
+    """Each rank sees another rounding of its loss: one computes it in bf16."""
+    torch._C._set_mkldnn_enabled(False)  # some processors announce more than they can
+    seen = {}
+    for name, make in {
+        "CGQ": CGQ,
+        "LineSearch": lambda p: LineSearch(torch.optim.AdamW(p)),
+    }.items():
+        model = DistributedDataParallel(network("alone").float())
+        optimizer, steps = make(model.parameters()), []
+        for x, y in batches(30):
+            with torch.autocast("cpu", torch.bfloat16, enabled=rank() == 1):
+                optimizer.step(lambda x=x, y=y: loss_on(model, x.float(), y.float()))
+            steps.append(optimizer.last_search.trial_steps)
+        seen[name] = [param.detach().clone() for param in model.parameters()], steps
+    return seen
+
+
 def training(folder: Path) -> Any:
     """All that needs nothing from one process; in one go, for processes are slow to start."""
     return {
@@ -349,6 +385,8 @@ def training(folder: Path) -> Any:
         "collectives": collectives(),
         "counted": counted(),
         "saved on one": saved_on_one(),
+        "widths": widths(),
+        "other arithmetic": other_arithmetic(),
     }
 
 
@@ -380,6 +418,6 @@ if __name__ == "__main__":
     if part is loading:  # processes are slow to start
         run_page(out)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timedelta(minutes=2))
     torch.save(part(out), out / f"{sys.argv[1]} {rank()}.pt")
     dist.destroy_process_group()

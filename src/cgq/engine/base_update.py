@@ -179,14 +179,20 @@ class BaseUpdate(Direction):
 
     def plan(self, loss: Tensor | float, error: float) -> Plan:
         """What a search starts from."""
-        share_ahead(
-            [(self._f, self._d), (self._f, self._f), (self._d, self._d), (self._theta, self._theta)]
+        (off,) = share_ahead(
+            [
+                (self._f, self._d),
+                (self._f, self._f),
+                (self._d, self._d),
+                (self._theta, self._theta),
+            ],
+            [self._error(error)],
         )
-        f_d, f, d, theta = self._agreed(
-            self._f @ self._d, self._f.length(), self._d.length(), self._theta.length()
+        off, f_d, f, d, theta = self._agreed(
+            off, self._f @ self._d, self._f.length(), self._d.length(), self._theta.length()
         )
         ceiling = self._ceiling(d, theta)
-        noise = self._noise(self._loss, error)
+        noise = off * abs(self._loss)
         trial = clear_trial(ceiling, f_d, noise, ceiling)
         squared = d**2 if self._options.needs_length else math.nan
         return Plan(

@@ -100,9 +100,10 @@ class Conjugate(Direction):
         """What a search starts from: momentum, slope, ceiling and first trial."""
         with_length = self._is_relative or self._options.needs_length
         theta = self._theta if self._is_relative or self._f is None else None
-        phi_0 = self._shared("plan", loss, self._g, self._p, self._h, self._f, theta)
-        phi_0, gg, beta, bound, *products = self._agreed(
-            phi_0, *self._always(), *self._geometry(slope=True, length=with_length)
+        vectors = self._g, self._p, self._h, self._f, theta
+        phi_0, off = self._shared("plan", [self._phi_0(loss), self._error(error)], *vectors)
+        phi_0, off, gg, beta, bound, *products = self._agreed(
+            phi_0, off, *self._always(), *self._geometry(slope=True, length=with_length)
         )
         geometry = Geometry(*products)
         beta, bound = self._within_range(gg, beta, bound)
@@ -112,7 +113,7 @@ class Conjugate(Direction):
             beta, bound = choose(climbs, 0.0, beta), choose(climbs, gg**0.5, bound)
             slope = choose(climbs, geometry.slope(1.0, 0.0), slope)
         ceiling = self._ceiling(geometry, beta, bound)
-        noise = self._noise(phi_0, error)
+        noise = off * abs(phi_0)
         trial = self._first_trial(ceiling)
         if self._options.shrinks_trial:  # else it is the relative ceiling itself
             trial = promising_trial(trial, slope, phi_0)
@@ -126,16 +127,16 @@ class Conjugate(Direction):
             phi_0, nil, slope, ceiling, trial, beta, bound, noise, squared_length=squared_length
         )
 
-    def _shared(self, name: str, loss: Tensor | float | None, *vectors: Vector | None) -> Number:
-        """φ(0), after computing at once what a plan of this name asked for the last time."""
+    def _shared(self, name: str, along: Sequence[Number], *vectors: Vector | None) -> list[Number]:
+        """What comes `along`, while what a plan of this name asked for last is computed at once."""
         wanted = self._state.wanted.get(name, ()) if self.layout.reduce is None else None
-        (phi_0,) = share_ahead(pairs_of(vectors, wanted), [self._phi_0(loss)])
-        return phi_0
+        return share_ahead(pairs_of(vectors, wanted), along)
 
     def average_plan(self, loss: Tensor | float | None) -> Plan:
         """The average step."""
         theta = self._theta if self._is_relative else None
-        phi_0 = self._shared("average", loss, self._g, self._p, self._h, theta)
+        vectors = self._g, self._p, self._h, theta
+        (phi_0,) = self._shared("average", [self._phi_0(loss)], *vectors)
         numbers = [phi_0, *self._always()]
         if self._is_relative:
             numbers += self._geometry(slope=False, length=True)

@@ -161,9 +161,9 @@ class Direction(ABC):
     def _phi_0(self, loss: Tensor | float | None) -> Number:
         return 0.0 if loss is None else times(self.sign, loss_value(loss, self.layout.device))
 
-    def _noise(self, phi_0: Number, error: float) -> Number:
-        """How far the loss may be off."""
-        return max(error, rounding(self.layout.dtypes)) * abs(phi_0)
+    def _error(self, seen: float) -> float:
+        """How far off a loss may be, relatively, as far as this rank sees."""
+        return max(seen, rounding(self.layout.dtypes))
 
     def _agreed(self, *numbers: Number) -> list[Number]:
         """The numbers as the ranks see them together.

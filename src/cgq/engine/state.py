@@ -228,5 +228,7 @@ class DirectionState(Workspace):
             if then is not None:
                 then(span, elements)
         # Elsewhere in a cache line a sum is made in another order: a run that goes on from a
-        # checkpoint, where h·h has to be computed, would have other bits.
-        self.squares = squares if alike and self.residual is not None else None
+        # checkpoint, where h·h has to be computed, would have other bits. And of shards all ranks
+        # have to know it, or none: they send as many numbers.
+        known = alike and self.residual is not None and self.layout.reduce is None
+        self.squares = squares if known else None
