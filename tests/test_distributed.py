@@ -94,6 +94,7 @@ def test_two_ranks_train_as_one_and_go_on_from_its_checkpoints(tmp_path):
     assert first["counted"] == second["counted"] == {"ddp": 81, "fsdp": 81}
     check_that_one_goes_on(first["saved"], tmp_path)
     assert_same(first["saved on one"], second["saved on one"])
+    check_buffers(first["buffers"], second["buffers"])
     for width, weights in widths().items():
         assert_same(first["widths"][width], second["widths"][width])
         assert_near(first["widths"][width], weights, 1e-5)
@@ -143,6 +144,20 @@ def check_uneven_batches_and_other_closures(first: Any, second: Any) -> None:
     assert_same(run[0], other[0])
     assert str(run[1]) == str(other[1])
     assert len(run[1]) == 3 + 1 + 2
+
+
+def check_buffers(first: Any, second: Any) -> None:
+    """Probes see what their first pass saw, and ranks begin each step with those of the first."""
+    for seen, last in ((first, 6.0), (second, 15.0)):
+        assert [start for _, start in seen["SGD"][0]] == [*range(6)]
+        for name, (starts, centre) in seen.items():
+            assert centre == last
+            assert [start for is_first, start in starts if is_first] == [*range(6)]
+            step = -1
+            for is_first, start in starts:
+                step += is_first
+                assert start == step, name
+            assert (len(starts) > 6) == (name != "SGD")
 
 
 def check_collectives(seen: Any) -> None:

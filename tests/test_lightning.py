@@ -893,9 +893,12 @@ class Net(LightningModule):
         self.automatic_optimization = not manual
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-        self.seen = []
+        self.register_buffer("centre", torch.zeros(()))  # of which each rank has its own idea
+        self.seen, self.starts = [], {False: set(), True: set()}
 
     def loss(self, batch):
+        self.starts[torch.is_grad_enabled()].add(self.centre.item())
+        self.centre += 1 + 100 * self.global_rank
         return nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
     def training_step(self, batch, batch_idx):
@@ -906,6 +909,7 @@ class Net(LightningModule):
     def on_train_batch_end(self, *args):
         search = self.trainer.optimizers[0].last_search
         self.seen.append(search.evaluations if search else 0)
+        assert self.starts[False] <= self.starts[True], "a probe saw what no first pass has seen"
 
     def configure_optimizers(self):
         return CGQ(self, search_prob=0.7)

@@ -376,6 +376,43 @@ def other_arithmetic() -> Any:
     return seen
 
 
+class Centred(nn.Module):
+    """Notes in a buffer what it has seen, of which each rank has its own idea."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 1, dtype=torch.float64)
+        self.register_buffer("centre", torch.zeros(()))
+        self.starts: list[tuple[bool, float]] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.starts.append((torch.is_grad_enabled(), self.centre.item()))
+        self.centre += 1.0 + 9.0 * rank()
+        return self.line(inputs)
+
+
+def buffers() -> Any:
+    """What the passes of a step begin with, of optimizers that search and of one that does not."""
+    seen = {}
+    kinds = {
+        "SGD": torch.optim.SGD,
+        "CGQ": CGQ,
+        "LineSearch": lambda p: LineSearch(torch.optim.SGD(p)),
+    }
+    for name, make in kinds.items():
+        model = DistributedDataParallel(Centred())
+        optimizer = make(model.parameters())
+        for x, y in batches(6):
+            optimizer.zero_grad()
+            if name == "SGD":
+                loss_on(model, x, y).backward()
+                optimizer.step()
+            else:
+                optimizer.step(partial(loss_on, model, x, y))
+        seen[name] = model.module.starts, model.module.centre.item()
+    return seen
+
+
 def training(folder: Path) -> Any:
     """All that needs nothing from one process; in one go, for processes are slow to start."""
     return {
@@ -386,6 +423,7 @@ def training(folder: Path) -> Any:
         "counted": counted(),
         "saved on one": saved_on_one(),
         "widths": widths(),
+        "buffers": buffers(),
         "other arithmetic": other_arithmetic(),
     }
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
 
 from cgq.evaluation import rng
+from cgq.evaluation.buffer_sync import BufferSync
 from cgq.evaluation.inner_modules import InnerModules
 from cgq.evaluation.snapshots import Snapshot, buffers
 from cgq.evaluation.written_parameters import WrittenParameters
@@ -58,8 +59,8 @@ class Environment:
         self._rng_before: rng.States = {}
         self._rng_after: rng.States = {}
         self._drawn_from: rng.States = {}
-        self._buffers_before: list[Snapshot] = []
-        self._buffers_after: list[Snapshot] = []
+        self._buffers_before: list[Snapshot | BufferSync] = []
+        self._buffers_after: list[Snapshot | BufferSync] = []
 
     @contextmanager
     def first_pass(self, device_type: str = "cpu") -> Iterator[None]:
@@ -136,15 +137,19 @@ class Environment:
             if self._looks:
                 self._written.watch(new)
             self.modules.update(dict.fromkeys(new))
-            self._buffers_before.append(_buffers_of(new))
+            self._buffers_before += [_buffers_of(new), BufferSync(new)]
 
     def mark(self) -> None:
         """Remember how everything is after the first pass."""
         self._rng_after = rng.states(self._looked_at)
         self._drawn_from = rng.changed(self._rng_before, self._rng_after)
-        self._buffers_after = [_buffers_of(self.modules), *self._written_parameters()]
+        self._buffers_after = [
+            _buffers_of(self.modules),
+            BufferSync(self.modules),
+            *self._written_parameters(),
+        ]
 
-    def _written_parameters(self) -> list[Snapshot]:
+    def _written_parameters(self) -> list[Snapshot | BufferSync]:
         known = self._written.known()
         return [Snapshot([dict(enumerate(known))])] if known else []
 
@@ -184,6 +189,6 @@ def _buffers_of(modules: Iterable[nn.Module]) -> Snapshot:
     return Snapshot([buffers(module) for module in modules])
 
 
-def _restore(snapshots: list[Snapshot]) -> None:
+def _restore(snapshots: list[Snapshot | BufferSync]) -> None:
     for snapshot in snapshots:
         snapshot.restore()
