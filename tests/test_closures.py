@@ -279,6 +279,21 @@ def test_a_second_optimizer_does_not_miss_what_the_first_one_left(kind: Callable
         third.step(kind(third, loss))
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_closure_that_only_returns_the_loss_does_not_add_to_gradients(set_to_none: bool) -> None:
+    model, loss = problem()
+    optimizer = CGQ(model.parameters())
+    optimizer.step(loss)
+    loss().backward()  # of another optimizer's step, for all that is known
+    optimizer.step(loss)
+    optimizer.zero_grad(set_to_none)
+    optimizer.step(loss)
+    optimizer.zero_grad(set_to_none)
+    loss().backward()
+    with pytest.warns(UserWarning, match="do not count"):
+        optimizer.step(loss)
+
+
 def test_gradients_made_before_the_optimizer_can_be_at_hand() -> None:
     model, loss = problem()
     loss().backward()

@@ -281,7 +281,7 @@ class SearchOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Zeros left in place count as no gradient."""
         super().zero_grad(set_to_none)
-        self._gradients.used(() if set_to_none else self._params())
+        self._gradients.cleared(() if set_to_none else self._params())
 
     def clipping(self) -> AbstractContextManager[None]:
         """Where gradients are clipped, or changed otherwise, between backward() and the step.

@@ -19,7 +19,7 @@ from cgq.rules.search import Search, Start
 from cgq.rules.when_to_search import smoothed
 from cgq.vectors.line import Line
 
-PATIENCE = 10  # steps
+PATIENCE = 10  # steps in which no search could spare an evaluation
 PLAIN = 100.0  # times the noise of a loss: a change that it would show
 
 
@@ -66,6 +66,7 @@ class SearchedStep:
         if not plan.is_finite:
             return SKIPPED._replace(loss=plan.loss)
         step = self._direction.average_step(plan.ceiling)
+        self._rollback.interrupts.hold()
         return self._direction.moved(plan._replace(trial=step))
 
     def _searched(self, plan: Plan, loss: Tensor | float) -> Outcome:

@@ -85,7 +85,7 @@ class ClosureObjective:
             # Without old gradients it shows who ran backward(), and none is added to an old one.
             self._drop_grads()
             with self._environment.first_pass(self._params[0].device.type), torch.enable_grad():
-                loss = self._loss_and_gradient(at_hand, given)
+                loss = self._loss_and_gradient(at_hand, given, stale.cleared)
         except BaseException:
             try:
                 self._set_grads(at_hand)
@@ -102,7 +102,7 @@ class ClosureObjective:
         return max(self._notes.rounding, rounding(dtypes))
 
     def _loss_and_gradient(
-        self, at_hand: list[Tensor | None], given: list[Tensor | None]
+        self, at_hand: list[Tensor | None], given: list[Tensor | None], cleared: bool
     ) -> Tensor | float | None:
         loss = self._loss = self._call(backward=True)
         if loss is not None:
@@ -113,6 +113,8 @@ class ClosureObjective:
             self.dropped = [grad for grad in given if grad is not None]
             return detached(loss)
         if isinstance(loss, Tensor) and loss.requires_grad and not self._takes_backward:
+            if cleared:  # else they may be of another's backward(), as those of a GAN's other half
+                self.dropped = [grad for grad in given if grad is not None]
             _run_backward(loss)
         else:  # whoever called step() has run backward() before
             self._set_grads(at_hand)

@@ -17,11 +17,12 @@ class StaleGradients:
     """The gradients a step left in `.grad`: the next one need not keep them.
 
     Those that the caller has put there (`from_caller`) may count again: who runs backward() and
-    then hands over a loss without a graph means what is in `.grad`, however old it is.
+    then hands over a loss without a graph means what is in `.grad`, however old it is. Where the
+    caller has cleared them (`cleared`), all that comes later is of his making.
     """
 
     def __init__(self, params: Sequence[Tensor], from_caller: bool = False) -> None:
-        self.from_caller = from_caller
+        self.from_caller, self.cleared = from_caller, False
         self._ids = list(map(id, params))
         grads = [param.grad for param in params]
         self._then = [_no_gradient if grad is None else weakref.ref(grad) for grad in grads]
@@ -104,6 +105,11 @@ class GradientLog:
         """What is in `.grad` now is no gradient of the next step, unless nobody makes one."""
         self.stale, self._found = StaleGradients(params, from_caller), None
         self._unclipped = None
+
+    def cleared(self, params: Sequence[Tensor]) -> None:
+        """The caller has left no gradient, or zeros."""
+        self.used(params)
+        self.stale.cleared = True
 
     def forget_unclipped(self) -> None:
         """No step will ask for them."""
