@@ -485,6 +485,7 @@ def expected_warnings() -> Iterator[None]:
             "A trial of the line search raised",
             "The closure returned no loss and left no gradient",
             "The closure gave another loss",  # where a calamity meets it at the start
+            "The gradients that backward\\(\\) put into .grad",  # for a step that raised
         ):
             warnings.filterwarnings("ignore", known, UserWarning)
         yield

@@ -218,7 +218,7 @@ def test_a_step_over_shards_makes_one_collective_of_its_products(
     for step in range(1, 6):
         optimizer.step(lambda: sum((weight - 1.0).square().sum() for weight in weights))
         assert (optimizer.last_search is not None) >= (search_prob == 1.0)
-        assert collectives == [1] * step
+        assert len(collectives) == step
 
 
 @pytest.mark.parametrize("accelerator", [False, True])

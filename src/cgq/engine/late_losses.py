@@ -25,6 +25,7 @@ NONE = math.inf  # tells a watch nothing; not NaN, which is no equal of itself i
 class LateLosses:
     """Tells the run's `Watch` what its steps started from, without the host waiting for the last.
 
+    >>> import torch
     >>> lost, groups = torch.tensor(False), [Watch()._asdict() | LateLosses.numbers()]
     >>> late = LateLosses()
     >>> for loss in (2.0, 1.9, 1.8):

@@ -118,7 +118,7 @@ class SearchedStep:
         """Go to the step found, averaged with those before."""
         raised = self._rejection(search)
         repeats = None
-        if self._check_start and (search.evaluations <= self._options.max_fits or self._insists):
+        if self._check_start and self._can_check(search):
             repeats = self._repeats_start(line, plan)
             search = replace(search, unused=search.unused + 1)
         old = self._before["average"]
@@ -152,10 +152,14 @@ class SearchedStep:
         outcome.numbers.update(self._direction.numbers(plan, search))
         return outcome
 
-    @property
-    def _insists(self) -> bool:
-        """Whether no search has had an evaluation to spare for long: that is suspicious too."""
-        return bool(self._before["steps"] >= PATIENCE)
+    def _can_check(self, search: Search) -> bool:
+        """Whether an evaluation is left, or none was for long, though there were finite ones.
+
+        A closure whose losses rise from call to call leaves none: there every trial seems to climb.
+        """
+        if self._before["steps"] >= PATIENCE and any(map(math.isfinite, search.trial_losses)):
+            return True
+        return search.evaluations <= self._options.max_fits
 
     def _repeats_start(self, line: Line, plan: Plan) -> bool:
         """Whether φ(0) is what it was, as far as rounding allows."""
