@@ -36,7 +36,7 @@ from cgq import (
 )
 from cgq.evaluation.environment import Environment
 
-CHUNKS, PROGRAMS = 48, 80  # 3,840 programs; chunks are what pytest-xdist hands out
+CHUNKS, PROGRAMS = 48, 50  # 2,400 programs; chunks are what pytest-xdist hands out
 
 RULES = (polak_ribiere, fletcher_reeves, hestenes_stiefel, dai_yuan)
 DTYPES = (
