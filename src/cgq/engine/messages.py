@@ -95,6 +95,11 @@ RUINED = (
     "these weights back: load the last checkpoint. Then search more batches (search_prob=1), lower "
     "lr, or bound the steps with max_relative_step=0.01."
 )
+WRITTEN = (
+    "A training step wrote to a tensor of its batch in place, and every probe of the line search "
+    "writes to it again. Unless that changes nothing, their losses cannot be compared. Work on a "
+    "copy: `x = x - mean` instead of `x -= mean`, or `x = x.clone()` before."
+)
 
 
 class Messages:

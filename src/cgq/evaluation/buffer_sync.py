@@ -1,4 +1,4 @@
-"""Whether the next pass of a replicated model begins with the buffers of the first rank."""
+"""The buffers of a replicated model, which are those of the first rank when a pass begins."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ class BufferSync:
 
     def restore_where(self, lost: Tensor) -> None:
         """Nothing: a pass with gradients asks for the same each time."""
+
+
+def share_buffers(module: object) -> None:
+    """Send them now if `module` is about to, for passes that will not go through it."""
+    if not isinstance(module, DistributedDataParallel):
+        return
+    if module.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+        module._sync_buffers()  # type: ignore[no-untyped-call]

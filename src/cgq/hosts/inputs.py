@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from cgq.engine.messages import WRITTEN
 from cgq.engine.optimizer import SearchOptimizer
 
 Output = TypeVar("Output")
@@ -65,10 +66,3 @@ def _with_own_containers(value: Any, see: Callable[[Any], object] = lambda leaf:
 def _version(tensor: Tensor) -> int:
     """Another one once it was written to; nothing writes to inference tensors, which have none."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-WRITTEN = (
-    "A training step wrote to a tensor of its batch in place, and every probe of the line search "
-    "writes to it again. Unless that changes nothing, their losses cannot be compared. Work on a "
-    "copy: `x = x - mean` instead of `x -= mean`, or `x = x.clone()` before."
-)

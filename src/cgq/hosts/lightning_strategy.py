@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import Strategy
-from torch.nn.parallel import DistributedDataParallel
 
+from cgq.evaluation.buffer_sync import share_buffers
 from cgq.evaluation.closure_kinds import Closure, called_with_backward
 from cgq.hosts.inputs import Inputs
 from cgq.hosts.lightning_passes import RepeatsPasses, share_of_loss
@@ -46,7 +46,7 @@ class _Interceptor:
         if batches is None or (batches and starts):
             batches = optimizer.open_batches(module)
         inputs = Inputs(*args, **kwargs)
-        self._share_buffers()
+        share_buffers(self._strategy.model)  # so that probes see what the first pass will
 
         def again() -> Any:  # on the module itself: DDP's wrapper would prepare for a backward
             with silent(module), self._strategy.precision_plugin.train_step_context():
@@ -60,12 +60,6 @@ class _Interceptor:
             return output
 
         return batches.run(first, again)
-
-    def _share_buffers(self) -> None:
-        """As DDP's wrapper is about to: probes, which pass it by, see what the first pass will."""
-        wrapper: Any = self._strategy.model
-        if isinstance(wrapper, DistributedDataParallel) and wrapper.will_sync_module_buffers():  # type: ignore[no-untyped-call]
-            wrapper._sync_buffers()  # type: ignore[no-untyped-call]
 
     def optimizer_step(self, optimizer: Any, closure: Closure, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(optimizer, RepeatsPasses):
