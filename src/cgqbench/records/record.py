@@ -61,7 +61,7 @@ class Record:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state of the last epoch, which is kept while the cell is unfinished."""
+        """The state of its last epoch or of one before, which is kept while it is unfinished."""
         return Checkpoint(self.path.with_suffix(".ckpt"))
 
     def append(self, line: Line) -> None:
@@ -75,6 +75,13 @@ class Record:
         with path.open("a+b") as file:
             _cut_torn_tail(file)
             append(file, line)
+
+    def cut(self, epochs: int) -> None:
+        """Forget what came after so many epochs."""
+        self.lines = self.lines[: 1 + epochs]
+        _cut(self._file, 1 + epochs)
+        with times_of(self.path).open("a+b") as file:
+            _cut(file, epochs)
 
     def restart(self) -> None:
         """Forget everything."""
@@ -127,6 +134,11 @@ def _cut_torn_tail(file: Any) -> None:
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         file.truncate(whole)
+
+
+def _cut(file: Any, lines: int) -> None:
+    file.seek(0)
+    file.truncate(sum(map(len, file.readlines()[:lines])))
 
 
 def parsed(path: Path, cure: str) -> list[Line]:

@@ -13,6 +13,7 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import record_path, refuse_differences
+from cgqbench.records.latest_state import LatestState
 from cgqbench.records.record import Line, RecordError, append, hold, parsed
 from cgqbench.tasks.seeds import derived, seed_everything
 from cgqbench.tasks.task_file import try_out
@@ -55,11 +56,12 @@ def record_landscapes(
             checkpoint.remove()
             path.unlink(missing_ok=True)
         done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
-        for epoch in range(done + 1, cell.epochs + 1):
-            lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
-            if epoch < cell.epochs:
-                saved = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
-                checkpoint.save(saved)
+        with LatestState(checkpoint) as latest:
+            for epoch in range(done + 1, cell.epochs + 1):
+                lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
+                if epoch < cell.epochs:
+                    state = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
+                    latest.keep(state)
         file.truncate(0)
         for line in lines:
             append(file, line)

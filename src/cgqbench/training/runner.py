@@ -13,6 +13,7 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
+from cgqbench.records.latest_state import LatestState
 from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
 from cgqbench.tasks.task import Task
@@ -71,7 +72,8 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         done = _continued(record, header, learner, conditions.resume)
         if not record.lines:
             record.append(header)
-        with tensorboard_log(conditions.tensorboard, cell) as log:
+        board = tensorboard_log(conditions.tensorboard, cell)
+        with board as log, LatestState(record.checkpoint) as latest:
             for row in record.lines[1:]:
                 log(row)
             while done < cell.epochs and not _diverged(record):
@@ -79,14 +81,14 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
                     return False
                 began = time.perf_counter()
                 try:
-                    row = _epoch(learner, record, done + 1, _heeding(deadline, tell))
+                    row = _epoch(learner, record, latest, done + 1, _heeding(deadline, tell))
                 except TimeUpError:
                     return False
                 done, seconds = done + 1, time.perf_counter() - began
                 log(row)
                 tell(row)
-        record.append(_end(record))
-        record.checkpoint.remove()
+            record.append(_end(record))
+            latest.discard()
     return True
 
 
@@ -135,11 +137,11 @@ def _last_epoch_seconds(record: Record) -> float | None:
     return lines[-1]["train_seconds"] + lines[-1]["evaluation_seconds"] if lines else None
 
 
-def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
+def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, tell: Tell) -> Line:
     """Train, evaluate and record one epoch.
 
-    The checkpoint, which holds the row, comes first: whatever happens between the two, the row
-    can be written, and nothing is trained twice.
+    The state, which holds the row, comes first: whatever happens between the two, the row can be
+    written.
     """
     began = time.perf_counter()
     trained = train_epoch(learner, epoch, tell)
@@ -154,7 +156,7 @@ def _epoch(learner: Learner, record: Record, epoch: int, tell: Tell) -> Line:
         "train_seconds": round(trained_at - began, 4),
         "evaluation_seconds": round(ended - trained_at, 4),
     }
-    record.checkpoint.save({"row": row, "times": times, "learner": learner.state_dict()})
+    latest.keep({"row": row, "times": times, "learner": learner.state_dict()})
     record.append(row)
     record.append_time(times)
     return row
@@ -184,7 +186,9 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
         record.append(row)
         record.append_time(saved["times"])
-    elif row["epoch"] != record.epochs:
+    elif row["epoch"] < record.epochs:  # killed between two checkpoints: these epochs come again
+        record.cut(row["epoch"])
+    elif row["epoch"] > record.epochs:
         raise RecordError(
             f"{checkpoint.path} is of epoch {row['epoch']}, {record.path} holds "
             f"{record.epochs}. Add --restart to begin again."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,7 @@ def _run(
     finally:
         for _, process in running.values():
             process.terminate()
+        for _, process in running.values():
             process.join()
 
 
@@ -87,12 +89,18 @@ def _begun(
     return ours, process
 
 
+def _end_in_order(number: int, frame: object) -> None:
+    """Leave all blocks, so that the state of the last epoch is written."""
+    sys.exit(128 + number)
+
+
 def _child(
     cell: Cell, conditions: Conditions, environment: dict[str, str], connection: Connection
 ) -> None:
     # The parent decides what an interrupt means. If the parent is gone, so is the pipe, and the
     # next word that cannot be sent ends this process: nobody trains on unseen.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_in_order)
     os.environ.update(environment)  # before CUDA is first used
     try:
         finished = run_cell(cell, conditions, connection.send)

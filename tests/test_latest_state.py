@@ -1,0 +1,155 @@
+"""Checkpoints now and then: a share of the time, nothing lost in order, little lost when killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from test_runner import Killed, bytes_after, cell_of
+
+from cgqbench.experiments.cell import Cell
+from cgqbench.records import latest_state as module
+from cgqbench.records.checkpoint import Checkpoint
+from cgqbench.records.identity import record_path
+from cgqbench.records.latest_state import SHARE, LatestState
+from cgqbench.records.record import Record, times_of
+from cgqbench.training.engines.local import local
+from cgqbench.training.runner import Conditions, run_cell
+
+CPU = torch.device("cpu")
+LONG = 100  # epochs: more than a process takes before it hears that it is to stop
+
+
+class Disk(Checkpoint):
+    """A disk that takes a second to write, and a clock that goes on meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.now, self.writes = 100.0, list[int]()
+
+    def save(self, content: object) -> None:
+        super().save(content)
+        self.writes.append(self.load(CPU)["epoch"])
+        self.now += 1.0
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    disk = Disk(tmp_path / "cell.ckpt")
+    monkeypatch.setattr(module.time, "monotonic", lambda: disk.now)
+    return disk
+
+
+def test_writing_takes_its_share_of_the_time_and_no_more(disk):
+    epochs, seconds = 200, 2.0
+    with LatestState(disk) as latest:
+        for epoch in range(1, epochs + 1):
+            disk.now += seconds
+            latest.keep({"epoch": epoch})
+    assert disk.writes[0] == 1, "until then there is nothing to go on from"
+    assert disk.writes[-1] == epochs
+    waits = {later - earlier for earlier, later in zip(disk.writes, disk.writes[1:], strict=False)}
+    assert len(disk.writes) > 10
+    assert min(waits - {epochs - disk.writes[-2]}) * seconds >= 1.0 / SHARE
+    assert max(waits) * seconds < 1.0 / SHARE + seconds, "and no less"
+
+
+def test_what_writes_quickly_is_written_each_epoch(disk):
+    with LatestState(disk) as latest:
+        for epoch in (1, 2, 3):
+            disk.now += 1.0 / SHARE
+            latest.keep({"epoch": epoch})
+            assert disk.writes[-1] == epoch
+    assert disk.writes == [1, 2, 3], "and not once more at the end"
+
+
+def test_the_state_is_the_epochs_although_training_goes_on(disk):
+    weights, moments = torch.zeros(3), [torch.zeros(3)]
+    state = {"epoch": 0, "weights": weights, "optimizer": {"moments": moments, "pair": (1, 2)}}
+    with pytest.raises(Killed), LatestState(disk) as latest:
+        for epoch in (1, 2):
+            weights.fill_(epoch)
+            moments[0].fill_(-epoch)
+            latest.keep(state | {"epoch": epoch})
+        assert disk.writes == [1]
+        weights.fill_(99)
+        raise Killed
+    found = disk.load(CPU)
+    assert found["epoch"] == 2
+    assert found["optimizer"]["pair"] == (1, 2)
+    assert torch.equal(found["weights"], torch.full((3,), 2.0))
+    assert torch.equal(found["optimizer"]["moments"][0], torch.full((3,), -2.0))
+
+
+def test_a_run_at_its_end_leaves_no_state(disk):
+    with LatestState(disk) as latest:
+        latest.keep({"epoch": 1})
+        latest.keep({"epoch": 2})
+        latest.discard()
+    assert disk.writes == [1]
+    assert not disk.exists()
+
+
+@pytest.mark.parametrize("method", ["adam", "scgq"])
+def test_epochs_after_the_last_checkpoint_of_a_killed_run_come_again(method, tmp_path, monkeypatch):
+    """As after `kill -9`: no block was left in order, so the checkpoint is of the first epoch."""
+    cell = cell_of(method, epochs=6)
+    whole = bytes_after(cell, tmp_path / "whole")
+    folder = tmp_path / "killed"
+
+    def tell(news):
+        if isinstance(news, dict) and news["epoch"] == 4:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SHARE", 1e-9)
+        patch.setattr(LatestState, "__exit__", lambda *_: None)
+        with pytest.raises(Killed):
+            run_cell(cell, Conditions(folder), tell)
+    path = record_path(cell, folder)
+    assert Checkpoint(path.with_suffix(".ckpt")).load(CPU)["row"]["epoch"] == 1
+    assert path.read_bytes().count(b"\n") == 1 + 4
+    told: list[int] = []
+    run_cell(
+        cell,
+        Conditions(folder, resume=True),
+        lambda news: told.append(news["epoch"]) if isinstance(news, dict) else None,
+    )
+    assert told == [2, 3, 4, 5, 6]
+    assert path.read_bytes() == whole
+    assert times_of(path).read_bytes().count(b"\n") == 6
+
+
+def stopped_in_a_process(cell: Cell, folder: Path, how: str) -> None:
+    """Begin a cell in a process of its own, and stop that after some epochs."""
+    events = local([cell], Conditions(folder), 1)
+    for event in events:
+        if isinstance(event.news, dict) and event.news["epoch"] >= 5:
+            if how == "told":
+                events.close()  # as Ctrl-C does
+                return
+            (process,) = multiprocessing.active_children()
+            process.kill()
+            how = "told already"
+    assert how == "told already"
+
+
+@pytest.mark.parametrize("how", ["told", "killed"])
+def test_a_stopped_process_leaves_what_the_same_run_goes_on_from(how, tmp_path):
+    cell = cell_of("adam", epochs=LONG)
+    whole = bytes_after(cell, tmp_path / "whole")
+    folder = tmp_path / "stopped"
+    stopped_in_a_process(cell, folder, how)
+    path = record_path(cell, folder)
+    with Record(path) as record:
+        assert 5 <= record.epochs < LONG
+        saved = record.checkpoint.load(CPU)["row"]["epoch"]
+        if how == "told":  # nothing but the epoch that was under way is lost
+            assert saved - record.epochs in (0, 1)
+        else:
+            assert saved <= record.epochs + 1
+    run_cell(cell, Conditions(folder, resume=True))
+    assert path.read_bytes() == whole
+    assert list(path.parent.glob("*.ckpt*")) == []
