@@ -117,8 +117,14 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
     assert not record_path(cells[2], tmp_path).exists(), "it only looks"
 
 
-def test_the_command_in_a_record_knows_no_budget(monkeypatch):
-    for words in (["--budget", "25m"], ["--budget=25m", "--resume"], []):
+def test_the_command_in_a_record_knows_no_budget_and_no_place(monkeypatch):
+    for words in (
+        ["--budget", "25m"],
+        ["--budget=25m", "--resume"],
+        ["--out", "/home/me/out", "--resume"],
+        ["--out=a=b", "--budget", "1h"],
+        [],
+    ):
         monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", *words, "table2", "--jobs", "6"])
         assert command_line() == "cgq reproduce table2 --jobs 6"
 

@@ -30,6 +30,9 @@ from cgqbench.training.deadline import NEVER, Deadline
 from cgqbench.training.engines import ENGINES
 from cgqbench.training.runner import Conditions, check_same
 
+# Options whose values are no matter of what a record holds.
+UNRECORDED = ("--budget", "--out")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -156,14 +159,15 @@ def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """The command that makes these records, whether it was interrupted or not."""
+    """The command that makes these records: wherever they are put, and in one go or in several."""
     kept, words = ["cgq"], iter(sys.argv[1:])
     for word in words:
-        if word == "--budget":
-            next(words, None)  # nor does its value matter
-        elif word != "--resume" and not word.startswith("--budget="):
+        name, _, value = word.partition("=")
+        if name not in UNRECORDED:
             kept.append(word)
-    return " ".join(kept)
+        elif not value:
+            next(words, None)
+    return " ".join(word for word in kept if word != "--resume")
 
 
 @contextmanager
