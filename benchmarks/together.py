@@ -1,8 +1,8 @@
 """Why several networks at once gain little on a GPU: how full its kernels make it.
 
-A training step of ResNet-110, captured as a graph: one network alone, several side by side on
-streams of their own, and several as one, by `torch.func.vmap`. Then the kernels of one step, by how
-many blocks each has for a multiprocessor: below 1 there are multiprocessors that do nothing.
+The kernels of a training step, captured as a graph, by how many blocks each has for a
+multiprocessor: below 1 there are multiprocessors that do nothing. Then the step of one network
+alone, of several side by side on streams of their own, and of several as one, by `torch.func.vmap`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from where import measured_on
 from cgqbench.tasks.networks import network
 from cgqbench.training.arithmetic import Arithmetic
 
+NETWORKS = ("vgg16", "resnet110")
 TOGETHER = 6
 WARM_UP, STEPS, TURNS = 3, 20, 5
 BOUNDS = (0.25, 0.5, 1.0, 4.0)  # blocks of a kernel for each multiprocessor
 
 
-def made(device: torch.device, *, channels_last: bool) -> nn.Module:
-    model = Arithmetic(device).placed(network("resnet110", SHAPE, 10), channels_last=channels_last)
+def made(name: str, device: torch.device, *, channels_last: bool) -> nn.Module:
+    model = Arithmetic(device).placed(network(name, SHAPE, 10), channels_last=channels_last)
     replace_all_batch_norm_modules_(model)  # running statistics are no matter of speed
     return model
 
@@ -59,17 +60,17 @@ def step_of(params: list[Tensor], loss: Callable[[], Tensor]) -> Work:
     return step
 
 
-def alone(device: torch.device) -> Work:
+def alone(name: str, device: torch.device) -> Work:
     """A step of one network."""
-    model, (inputs, targets) = made(device, channels_last=True), batch(device)
+    model, (inputs, targets) = made(name, device, channels_last=True), batch(device)
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     return step_of(list(model.parameters()), lambda: cross_entropy(model(inputs), targets))
 
 
-def as_one(device: torch.device) -> Work:
+def as_one(name: str, device: torch.device) -> Work:
     """A step of several networks whose parameters are stacked."""
     # vmap knows no BatchNorm on channels_last.
-    models = [made(device, channels_last=False) for _ in range(TOGETHER)]
+    models = [made(name, device, channels_last=False) for _ in range(TOGETHER)]
     params, buffers = stack_module_state(models)
     inputs, targets = batch(device, TOGETHER)
     skeleton = models[0]
@@ -126,11 +127,11 @@ def kernels(graph: Captured) -> list[tuple[float, float]]:
     return [(float(each["dur"]), float(each["args"]["blocks per SM"])) for each in found]
 
 
-def speeds(device: torch.device) -> Table:
-    graphs = [Captured(alone(device)) for _ in range(TOGETHER)]
+def speeds(name: str, device: torch.device) -> Table:
+    graphs = [Captured(alone(name, device)) for _ in range(TOGETHER)]
     one = seconds(graphs[:1])
     several = seconds(graphs)
-    stacked = seconds([Captured(as_one(device))])
+    stacked = seconds([Captured(as_one(name, device))])
     table = Table("networks", "how", "ms", "networks' steps, ÷ one alone")
     table.add_row("1", "alone", f"{1e3 * one:.2f}", "1.00")
     for how, taken in (("side by side, on streams", several), ("as one, by vmap", stacked)):
@@ -138,8 +139,8 @@ def speeds(device: torch.device) -> Table:
     return table
 
 
-def fullness(device: torch.device) -> Table:
-    found = kernels(Captured(alone(device)))
+def fullness(name: str, device: torch.device) -> Table:
+    found = kernels(Captured(alone(name, device)))
     whole = sum(taken for taken, _ in found)
     table = Table("blocks for a multiprocessor", "kernels", "µs", "share of the time", "µs each")
     bounds = (0.0, *BOUNDS, float("inf"))
@@ -153,17 +154,19 @@ def fullness(device: torch.device) -> Table:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    names = parser.parse_args().network
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device here.")
     device, console = torch.device("cuda", 0), Console(width=110)
     Arithmetic(device).set_up(1)
-    console.print(
-        f"{measured_on(device)}. ResNet-110, batch {BATCH}, TF32. python benchmarks/together.py",
-        highlight=False,
-    )
-    console.print(fullness(device))
-    console.print(speeds(device))
+    where = f"{measured_on(device)}. Batch {BATCH}, TF32. python benchmarks/together.py"
+    console.print(where, highlight=False)
+    for name in names:
+        console.print(name)
+        console.print(fullness(name, device))
+        console.print(speeds(name, device))
 
 
 if __name__ == "__main__":
