@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +18,8 @@ from cgqbench.training.deadline import NEVER, Deadline
 from cgqbench.training.engines.events import Ended, Event, Started
 from cgqbench.training.meter import BatchProgress
 
+BAR, TIME = 12, len("1:23:45")  # their characters, so that a line of 80 has room for what they say
+
 
 def followed(
     events: Iterable[Event], cells: int, console: Console, deadline: Deadline = NEVER
@@ -32,16 +34,35 @@ def followed(
     return failed
 
 
-class BudgetLeft(ProgressColumn):
-    """The time left of a budget, which goes on between events, in the bar for all cells."""
+class Facts(ProgressColumn):
+    """What is known of a cell, as much of it as a line has room for, what matters most first.
 
-    def __init__(self, deadline: Deadline) -> None:
+    In the bar for all cells also the time left of a budget, which goes on between events.
+    """
+
+    def __init__(self, deadline: Deadline, room: Callable[[], int]) -> None:
         super().__init__()
-        self._deadline = deadline
+        self._deadline, self._room = deadline, room
 
     def render(self, task: Task) -> Text:
         """What stands in a bar's line."""
-        return Text(_left_of(self._deadline) if task.fields.get("all") else "")
+        facts = list(task.fields["facts"])
+        if task.fields.get("all"):
+            facts.append(_left_of(self._deadline))
+        return Text("  ".join(fitting(facts, self._room())), no_wrap=True)
+
+
+def fitting(facts: Iterable[str], room: int) -> list[str]:
+    """The first of these that fit side by side, two spaces apart, and any shorter ones after them.
+
+    >>> fitting(["epoch 3/20", "loss 0.234", "test accuracy 98.12 %", "step 0.1"], 32)
+    ['epoch 3/20', 'loss 0.234', 'step 0.1']
+    """
+    kept: list[str] = []
+    for fact in facts:
+        if fact and len("  ".join([*kept, fact])) <= room:
+            kept.append(fact)
+    return kept
 
 
 class Board:
@@ -51,15 +72,14 @@ class Board:
         self._console = console
         self._deadline = deadline
         self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=BAR),
+            Facts(deadline, self._room),
             TimeLeft(compact=True),
-            BudgetLeft(deadline),
             console=console,
             disable=not console.is_terminal,
         )
-        self._all = self._bars.add_task("cells", total=cells, note=f"0/{cells}", all=True)
+        self._all = self._bars.add_task("cells", total=cells, facts=[f"0/{cells}"], all=True)
         self._cells = cells
         self._ended = 0
         self._running: dict[Cell, TaskID] = {}
@@ -77,12 +97,12 @@ class Board:
         """Bring the board up to date."""
         if isinstance(news, Started):
             self._running[cell] = self._bars.add_task(
-                escape(f"{cell.method} {cell.seed}"), total=cell.epochs, note="loading"
+                f"{cell.method} {cell.seed}", total=cell.epochs, facts=["loading"]
             )
         elif isinstance(news, BatchProgress):
             done = news.epoch - 1 + news.batch / news.batches
-            words = f"epoch {news.epoch}/{cell.epochs}  batch {news.batch}/{news.batches}"
-            self._advance(cell, done, words, news.loss, news.step_size, news.momentum)
+            batch = f"batch {news.batch}/{news.batches}"
+            self._advance(cell, done, news.epoch, news.loss, news.step_size, news.momentum, batch)
         elif isinstance(news, Ended):
             self._end(cell, news)
         else:
@@ -91,25 +111,43 @@ class Board:
     def _row(self, cell: Cell, row: Line) -> None:
         measure = judged_by([row])
         value = row[measure]
-        self._quality[cell] = "" if value is None else f"  {told(measure, value)}"
-        loss, words = row["train_loss"], f"epoch {row['epoch']}/{cell.epochs}"
-        self._advance(cell, row["epoch"], words, loss, row["step_size"], row["momentum"])
+        self._quality[cell] = "" if value is None else told(measure, value)
+        epoch, loss = row["epoch"], row["train_loss"]
+        self._advance(cell, epoch, epoch, loss, row["step_size"], row["momentum"])
         if not self._console.is_terminal:
             shown = "not finite" if loss is None else f"{loss:.4f}"
+            words = f"epoch {epoch}/{cell.epochs}", f"train loss {shown}", self._quality[cell]
+            line = cell.name, *words, _left_of(self._deadline)
             self._console.print(
-                f"{escape(cell.name)}  {words}  train loss {shown}{self._quality[cell]}"
-                f"  {_left_of(self._deadline)}".rstrip(),
-                highlight=False,
-                soft_wrap=True,
+                "  ".join(filter(None, line)), highlight=False, markup=False, soft_wrap=True
             )
 
-    def _advance(self, cell: Cell, epochs: float, words: str, *numbers: float | None) -> None:
-        for name, value in zip(("loss", "step", "momentum"), numbers, strict=True):
-            words += f"  {name} {value:.3g}" if value is not None else ""
-        words += self._quality.get(cell, "")
-        self._bars.update(self._running[cell], completed=epochs, note=words)
-        self._epochs[cell] = epochs / cell.epochs
+    def _advance(
+        self,
+        cell: Cell,
+        done: float,
+        epoch: int,
+        loss: float | None,
+        step: float | None,
+        momentum: float | None,
+        batch: str = "",
+    ) -> None:
+        facts = [
+            f"epoch {epoch}/{cell.epochs}",
+            _named("loss", loss),
+            self._quality.get(cell, ""),
+            _named("step", step),
+            _named("momentum", momentum),
+            batch,
+        ]
+        self._bars.update(self._running[cell], completed=done, facts=facts)
+        self._epochs[cell] = done / cell.epochs
         self._bars.update(self._all, completed=self._ended + sum(self._epochs.values()))
+
+    def _room(self) -> int:
+        """The characters that names, bars and times leave in a line."""
+        names = max(len(task.description) for task in self._bars.tasks if task.visible)
+        return self._console.width - names - BAR - TIME - 3  # spaces
 
     def _end(self, cell: Cell, ended: Ended) -> None:
         if not ended.out_of_time:
@@ -117,10 +155,14 @@ class Board:
             self._epochs.pop(cell, None)
         self._bars.update(self._running.pop(cell), visible=False)
         done = self._ended + sum(self._epochs.values())
-        self._bars.update(self._all, completed=done, note=f"{self._ended}/{self._cells}")
+        self._bars.update(self._all, completed=done, facts=[f"{self._ended}/{self._cells}"])
         if ended.error is not None:
             last = ended.error.strip().splitlines()[-1]
             self._console.print(f"[red]{escape(cell.name)} failed:[/] {escape(last)}")
+
+
+def _named(name: str, value: float | None) -> str:
+    return "" if value is None else f"{name} {value:.3g}"
 
 
 def _left_of(deadline: Deadline) -> str:
