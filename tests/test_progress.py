@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_runner import cell_of
 
-from cgqbench.cli.progress import Board
+from cgqbench.cli.progress import BAR, EPOCH, SPACES, TIME, Board, shortened
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines.events import Started
 from cgqbench.training.meter import BatchProgress
@@ -17,6 +17,7 @@ FACTS = (
     *("epoch 3/4", "loss 0.234", "test accuracy 98.12 %", "step 0.123", "momentum 0.567"),
     "batch 300/938",
 )
+OTHERS = BAR + EPOCH + TIME + SPACES
 NO_BAR = str.maketrans("━╸╺", "   ")
 
 
@@ -43,11 +44,12 @@ def test_a_line_holds_name_bar_and_time_and_no_fact_is_cut(width, methods):
     assert "0/2" in first
     for line, method in zip(others, methods, strict=True):
         assert len(line.rstrip()) <= width
-        assert "…" not in line
-        assert line.startswith(f"{method} 0 ")
+        name = shortened(f"{method} 0", width - OTHERS)
+        assert line.startswith(f"{name} ")
+        assert "…" not in line[len(name) :]
         assert "━" in line
         assert ":" in line.split()[-1], "the time that is left"
-        *words, _ = line[len(f"{method} 0") :].translate(NO_BAR).split()
+        *words, _ = line[len(name) :].translate(NO_BAR).split()
         said = [fact for fact in FACTS if fact in " ".join(words)]
         assert said[0] == FACTS[0]
         assert words == " ".join(said).split(), "nothing but whole facts"
@@ -62,6 +64,16 @@ def test_at_eighty_columns_a_run_shows_its_loss_and_accuracy_and_the_budget():
 def test_with_room_for_all_everything_is_said():
     _, line = lines(132, "scgq")
     assert all(fact in line for fact in FACTS)
+
+
+def test_a_name_that_is_too_long_leaves_room_for_epoch_and_time():
+    method = "search:max_relative_step=0.005,search_prob=0.0"
+    for width in (60, 80, 100):
+        _, line = lines(width, method)
+        assert line.startswith("search:max_r")
+        assert FACTS[0] in line
+        assert ":" in line.split()[-1]
+        assert line[: width - OTHERS].rstrip().endswith("=0.0 0") or width == 100
 
 
 def test_a_name_with_brackets_is_shown_as_it_is():

@@ -18,7 +18,9 @@ from cgqbench.training.deadline import NEVER, Deadline
 from cgqbench.training.engines.events import Ended, Event, Started
 from cgqbench.training.meter import BatchProgress
 
-BAR, TIME = 12, len("1:23:45")  # their characters, so that a line of 80 has room for what they say
+# Their characters: a line of 80 has room for more.
+BAR, EPOCH, TIME = 12, len("epoch 200/200"), len("12:34:56")
+SPACES = 3  # between the four
 
 
 def followed(
@@ -65,6 +67,18 @@ def fitting(facts: Iterable[str], room: int) -> list[str]:
     return kept
 
 
+def shortened(name: str, most: int) -> str:
+    """The name, without its middle if it is longer than that.
+
+    >>> shortened("search:max_relative_step=0.005 0", 20)
+    'search:max_r…0.005 0'
+    """
+    tail = 7
+    if len(name) <= max(most, tail + 1):
+        return name
+    return f"{name[: most - tail - 1]}…{name[-tail:]}"
+
+
 class Board:
     """A bar for all cells and one for each that is running; a bar's unit is an epoch."""
 
@@ -96,8 +110,9 @@ class Board:
     def show(self, cell: Cell, news: Started | BatchProgress | Line | Ended) -> None:
         """Bring the board up to date."""
         if isinstance(news, Started):
+            most = self._console.width - BAR - EPOCH - TIME - SPACES
             self._running[cell] = self._bars.add_task(
-                f"{cell.method} {cell.seed}", total=cell.epochs, facts=["loading"]
+                shortened(f"{cell.method} {cell.seed}", most), total=cell.epochs, facts=["loading"]
             )
         elif isinstance(news, BatchProgress):
             done = news.epoch - 1 + news.batch / news.batches
@@ -147,7 +162,7 @@ class Board:
     def _room(self) -> int:
         """The characters that names, bars and times leave in a line."""
         names = max(len(task.description) for task in self._bars.tasks if task.visible)
-        return self._console.width - names - BAR - TIME - 3  # spaces
+        return self._console.width - names - BAR - TIME - SPACES
 
     def _end(self, cell: Cell, ended: Ended) -> None:
         if not ended.out_of_time:
