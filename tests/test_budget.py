@@ -123,6 +123,7 @@ def test_the_command_in_a_record_knows_no_budget_and_no_place(monkeypatch):
         ["--budget=25m", "--resume"],
         ["--out", "/home/me/out", "--resume"],
         ["--out=a=b", "--budget", "1h"],
+        ["--out="],
         [],
     ):
         monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", *words, "table2", "--jobs", "6"])

@@ -9,6 +9,7 @@ import pytest
 from test_cli import TASK, cgq, check_succeeded, contents
 
 from cgqbench.cli import commands
+from cgqbench.records import checkpoint, latest_state
 from cgqbench.training import landscape_run
 
 
@@ -76,6 +77,30 @@ def test_an_interrupted_one_goes_on_and_leaves_the_same_bytes(tmp_path, monkeypa
     assert lines(cut) == lines(tmp_path / "whole")
     epochs = {json.loads(line)["epoch"] for line in lines(cut)[1:]}
     assert {1, 3} <= epochs, "the test would show nothing"
+
+
+def test_a_checkpoint_in_parts_does_not_get_in_its_way(tmp_path, monkeypatch):
+    words = ["landscape", "--task", TASK, "--epochs", "3", "--looks", "8", "--quiet", "--out"]
+    check_succeeded(cgq(*words, str(tmp_path / "small")))
+    monkeypatch.setattr(checkpoint, "LIMIT", 1000)
+    check_succeeded(cgq(*words, str(tmp_path / "large")))
+    assert lines(tmp_path / "large") == lines(tmp_path / "small")
+    assert [path.name for path in (tmp_path / "large").rglob("*.ckpt*")] == []
+
+
+def test_its_end_writes_no_state(tmp_path, monkeypatch):
+    """Nobody goes on from there, and a full disk would take away what was seen."""
+    saved, save = list[int](), checkpoint.Checkpoint.save
+
+    def counted(self, content):
+        saved.append(content["epoch"])
+        save(self, content)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", counted)
+    monkeypatch.setattr(latest_state, "SHARE", 1e-9)
+    words = ["landscape", "--task", TASK, "--epochs", "4", "--looks", "8", "--quiet", "--out"]
+    check_succeeded(cgq(*words, str(tmp_path)))
+    assert saved == [1]
 
 
 def test_a_damaged_checkpoint_names_the_cure(tmp_path, monkeypatch):

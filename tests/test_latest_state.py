@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+from collections import Counter, defaultdict, deque
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from test_runner import Killed, bytes_after, cell_of
+from torch import Tensor
 
 from cgqbench.experiments.cell import Cell
 from cgqbench.records import latest_state as module
+from cgqbench.records import record as record_module
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path
-from cgqbench.records.latest_state import SHARE, LatestState
+from cgqbench.records.latest_state import SHARE, LatestState, on_host
 from cgqbench.records.record import Record, times_of
+from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines.local import local
 from cgqbench.training.runner import Conditions, run_cell
 
@@ -153,3 +159,113 @@ def test_a_stopped_process_leaves_what_the_same_run_goes_on_from(how, tmp_path):
     run_cell(cell, Conditions(folder, resume=True))
     assert path.read_bytes() == whole
     assert list(path.parent.glob("*.ckpt*")) == []
+
+
+def timed(path: Path) -> list[int]:
+    return [json.loads(line)["epoch"] for line in times_of(path).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_stop_between_row_and_time_loses_no_time(epoch, tmp_path, monkeypatch):
+    cell = cell_of("sgd")
+    append = Record.append
+
+    def stopped(record, line):
+        append(record, line)
+        if line.get("epoch") == epoch:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "append", stopped)
+        with pytest.raises(Killed):
+            run_cell(cell, Conditions(tmp_path))
+    run_cell(cell, Conditions(tmp_path, resume=True))
+    assert timed(record_path(cell, tmp_path)) == [1, 2, 3, 4]
+
+
+def test_a_cut_that_is_killed_half_way_is_made_whole(tmp_path, monkeypatch):
+    cell = cell_of("sgd", epochs=6)
+    whole = bytes_after(cell, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    path = record_path(cell, folder)
+
+    def tell(news):
+        if isinstance(news, dict) and news["epoch"] == 4:
+            raise Killed
+
+    cut, calls = record_module._cut, iter([True, False])
+
+    def torn(file, lines):
+        if not next(calls):
+            raise Killed
+        cut(file, lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SHARE", 1e-9)
+        patch.setattr(LatestState, "__exit__", lambda *_: None)
+        with pytest.raises(Killed):
+            run_cell(cell, Conditions(folder), tell)
+        patch.setattr(record_module, "_cut", torn)
+        with pytest.raises(Killed):
+            run_cell(cell, Conditions(folder, resume=True))
+    assert timed(path) == [1]
+    run_cell(cell, Conditions(folder, resume=True))
+    assert path.read_bytes() == whole
+    assert timed(path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_budget_leaves_time_for_the_last_write(tmp_path, monkeypatch):
+    cell = cell_of("sgd")
+    save = Checkpoint.save
+
+    def slow(checkpoint, content):
+        save(checkpoint, content)
+        clock.now += 1e4
+
+    class Clock:
+        now = 0.0
+
+    clock = Clock()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(Checkpoint, "save", slow)
+    assert not run_cell(cell, Conditions(tmp_path, deadline=Deadline.after(5e3)))
+    with Record(record_path(cell, tmp_path)) as record:
+        assert record.epochs == 1
+        assert record.checkpoint.load(CPU)["row"]["epoch"] == 1
+
+
+class Pair(NamedTuple):
+    first: int
+    second: Tensor
+
+
+def test_a_copy_keeps_types_and_what_containers_hold_besides():
+    model = torch.nn.BatchNorm1d(2)
+    state = {
+        "model": model.state_dict(),
+        "counts": Counter("aab"),
+        "lists": defaultdict(list, a=[torch.ones(2)]),
+        "seen": {1, 2},
+        "last": deque([1.0], maxlen=3),
+        "pair": Pair(1, torch.zeros(2)),
+    }
+    copied = on_host(state)
+    assert {name: type(value) for name, value in copied.items()} == {
+        name: type(value) for name, value in state.items()
+    }
+    assert copied["model"]._metadata == state["model"]._metadata
+    assert copied["lists"]["b"] == []
+    assert copied["last"].maxlen == 3
+    state["seen"].add(3)
+    state["last"].append(2.0)
+    state["counts"]["a"] = 0
+    state["pair"].second.fill_(9.0)
+    state["lists"]["a"][0].fill_(9.0)
+    with torch.no_grad():
+        model.running_mean.fill_(9.0)
+    assert copied["seen"] == {1, 2}
+    assert list(copied["last"]) == [1.0]
+    assert copied["counts"] == Counter("aab")
+    assert float(copied["pair"].second.sum()) == 0.0
+    assert float(copied["lists"]["a"][0].sum()) == 2.0
+    assert float(copied["model"]["running_mean"].sum()) == 0.0

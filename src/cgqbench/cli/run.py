@@ -162,10 +162,10 @@ def command_line() -> str:
     """The command that makes these records: wherever they are put, and in one go or in several."""
     kept, words = ["cgq"], iter(sys.argv[1:])
     for word in words:
-        name, _, value = word.partition("=")
+        name, given, _ = word.partition("=")
         if name not in UNRECORDED:
             kept.append(word)
-        elif not value:
+        elif not given:  # the value is the next word
             next(words, None)
     return " ".join(word for word in kept if word != "--resume")
 

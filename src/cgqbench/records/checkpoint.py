@@ -51,7 +51,7 @@ class Checkpoint:
             os.replace(self._part(number, 1), self.path)
             self._remove_parts(but=None)
             return
-        draft = self.path.with_suffix(".draft")
+        draft = self.path.with_name(f"{self.path.name}.draft")
         with draft.open("wb") as file:
             file.write(json.dumps({"set": number, "parts": parts.checksums}).encode())
             _settle(file)

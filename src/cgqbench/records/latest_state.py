@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -26,6 +27,8 @@ class LatestState:
         self._checkpoint = checkpoint
         self._unwritten: Any = None
         self._next_write = 0.0
+        self.seconds_to_write = 0.0
+        """What the last write took, and so what one at the end of the block may take."""
 
     def keep(self, state: Any) -> None:
         """Take the state after an epoch in place of the last one."""
@@ -44,7 +47,8 @@ class LatestState:
         began = time.monotonic()
         self._checkpoint.save(state)
         ended = time.monotonic()
-        self._next_write = ended + (ended - began) / SHARE
+        self.seconds_to_write = ended - began
+        self._next_write = ended + self.seconds_to_write / SHARE
 
     def __enter__(self) -> LatestState:
         return self
@@ -55,7 +59,7 @@ class LatestState:
 
 
 def on_host(state: Any) -> Any:
-    """A copy in the host's memory of numbers in dicts, lists and tuples.
+    """A copy of which the tensors are in the host's memory; containers keep their types.
 
     >>> import torch
     >>> weights = torch.ones(2)
@@ -66,7 +70,10 @@ def on_host(state: Any) -> Any:
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
-        return {name: on_host(value) for name, value in state.items()}
-    if isinstance(state, list | tuple):
+        copied = copy.copy(state)  # with what it holds besides, such as a module's versions
+        for name, value in state.items():
+            copied[name] = on_host(value)
+        return copied
+    if type(state) in (list, tuple):
         return type(state)(on_host(value) for value in state)
-    return state
+    return copy.deepcopy(state)

@@ -69,6 +69,13 @@ class Record:
         append(self._file, line)
         self.lines.append(line)
 
+    @property
+    def timed(self) -> int:
+        """The last epoch whose seconds are known."""
+        times = times_of(self.path)
+        lines = parsed(times, DAMAGED) if times.exists() else []
+        return int(lines[-1]["epoch"]) if lines else 0
+
     def append_time(self, line: Line) -> None:
         """Write a line about seconds, which differ from run to run, next to the record."""
         path = times_of(self.path)
@@ -77,11 +84,14 @@ class Record:
             append(file, line)
 
     def cut(self, epochs: int) -> None:
-        """Forget what came after so many epochs."""
-        self.lines = self.lines[: 1 + epochs]
+        """Forget what came after so many epochs, the times first: then a second cut finds them."""
+        times = times_of(self.path)
+        if times.exists():
+            kept = sum(line["epoch"] <= epochs for line in parsed(times, DAMAGED))
+            with times.open("r+b") as file:
+                _cut(file, kept)
         _cut(self._file, 1 + epochs)
-        with times_of(self.path).open("a+b") as file:
-            _cut(file, epochs)
+        self.lines = self.lines[: 1 + epochs]
 
     def restart(self) -> None:
         """Forget everything."""

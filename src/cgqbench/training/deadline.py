@@ -39,6 +39,14 @@ class Deadline:
         """Whether the time is up."""
         return self.left <= 0
 
+    def sooner(self, seconds: float) -> Deadline:
+        """One that leaves so many seconds for what comes after.
+
+        >>> Deadline(100.0).sooner(2.5), Deadline().sooner(1e9) == NEVER
+        (Deadline(moment=97.5), True)
+        """
+        return Deadline(self.moment - seconds)
+
     def fits(self, epoch: float | None) -> bool:
         """Whether an epoch like the last one, which took so many seconds, ends in time.
 

@@ -50,23 +50,23 @@ def record_landscapes(
         checkpoint.remove()  # killed after its last look
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with draft.open("ab") as file:
-        hold(file, path)
-        if restart:
-            checkpoint.remove()
-            path.unlink(missing_ok=True)
-        done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
-        with LatestState(checkpoint) as latest:
+    with LatestState(checkpoint) as latest:
+        with draft.open("ab") as file:
+            hold(file, path)
+            if restart:
+                checkpoint.remove()
+                path.unlink(missing_ok=True)
+            done, lines = _continued(checkpoint, path, header, learner, conditions.resume)
             for epoch in range(done + 1, cell.epochs + 1):
                 lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
                 if epoch < cell.epochs:
                     state = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
                     latest.keep(state)
-        file.truncate(0)
-        for line in lines:
-            append(file, line)
-    os.replace(draft, path)
-    checkpoint.remove()
+            file.truncate(0)
+            for line in lines:
+                append(file, line)
+        os.replace(draft, path)
+        latest.discard()
     return path
 
 

@@ -77,11 +77,12 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
             for row in record.lines[1:]:
                 log(row)
             while done < cell.epochs and not _diverged(record):
-                if not deadline.fits(seconds):
+                until = deadline.sooner(latest.seconds_to_write)
+                if not until.fits(seconds):
                     return False
                 began = time.perf_counter()
                 try:
-                    row = _epoch(learner, record, latest, done + 1, _heeding(deadline, tell))
+                    row = _epoch(learner, record, latest, done + 1, _heeding(until, tell))
                 except TimeUpError:
                     return False
                 done, seconds = done + 1, time.perf_counter() - began
@@ -183,16 +184,16 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     names, place = {"row", "times", "learner"}, learner.arithmetic.device
     saved = continued_from(checkpoint, names, record.path, place)
     row: Line = saved["row"]
-    if row["epoch"] == record.epochs + 1:  # killed between checkpoint and record
-        record.append(row)
-        record.append_time(saved["times"])
-    elif row["epoch"] < record.epochs:  # killed between two checkpoints: these epochs come again
-        record.cut(row["epoch"])
-    elif row["epoch"] > record.epochs:
+    if row["epoch"] > record.epochs + 1:
         raise RecordError(
             f"{checkpoint.path} is of epoch {row['epoch']}, {record.path} holds "
             f"{record.epochs}. Add --restart to begin again."
         )
+    if row["epoch"] == record.epochs + 1:  # stopped between checkpoint and row
+        record.append(row)
+    record.cut(row["epoch"])  # killed between two checkpoints: what is cut off comes again
+    if record.timed < row["epoch"]:  # stopped between row and time
+        record.append_time(saved["times"])
     learner.load_state_dict(saved["learner"])
     return record.epochs
 

@@ -17,6 +17,8 @@ from cgqbench.training.runner import Conditions, run_cell
 
 # Seconds between two looks at the records.
 PATIENCE = 1.0
+# Seconds that a cell has for its last checkpoint when it is told to stop.
+LAST_WRITE = 20.0
 
 
 def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Iterator[Event]:
@@ -56,10 +58,18 @@ def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Ite
             for ended in done:
                 yield Event(running.pop(ended), _end_of(ray, ended))
     finally:
-        for task in running:
-            ray.cancel(task, force=True)
+        _stop(ray, list(running))
         if started:
             ray.shutdown()
+
+
+def _stop(ray: Any, tasks: list[Any]) -> None:
+    """Tell cells to stop, which they do once the last epoch's state is written; then force them."""
+    for task in tasks:
+        ray.cancel(task)
+    _, left = ray.wait(tasks, num_returns=len(tasks), timeout=LAST_WRITE) if tasks else ([], [])
+    for task in left:
+        ray.cancel(task, force=True)
 
 
 def _remote_cell(cell: Cell, conditions: Conditions) -> Ended:
@@ -70,9 +80,11 @@ def _remote_cell(cell: Cell, conditions: Conditions) -> Ended:
 
 
 def _new_rows(cell: Cell, conditions: Conditions, told: dict[Cell, int]) -> Iterator[Event]:
-    rows = _rows(cell, conditions)[told[cell] :]
-    told[cell] += len(rows)
-    for row in rows:
+    rows = _rows(cell, conditions)
+    # Fewer than before where a killed run goes on from an earlier checkpoint.
+    new = rows[min(told[cell], len(rows)) :]
+    told[cell] = len(rows)
+    for row in new:
         yield Event(cell, row)
 
 
