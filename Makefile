@@ -22,7 +22,8 @@ demo: $(READY)
 	@$(VENV)/bin/cgq compare --epochs 5 --out out/demo --resume
 
 test: check
-	$(PYTHON) -m pytest -n 2 -q
+	@# Three on two cores: some tests wait for processes of their own.
+	$(PYTHON) -m pytest -n 3 -q
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check -q .

@@ -995,7 +995,7 @@ class TestAccelerated(TestCase):
     def test_follows_the_path_of_the_host(
         self, device: str, dtype: torch.dtype, optim_info: Any, given: str, way: Way
     ) -> None:
-        batches = torch.randn(50, 6, dtype=dtype)
+        batches = torch.randn(30, 6, dtype=dtype)
 
         rounding = Rounding()
 

@@ -20,7 +20,7 @@ from twin import Twin
 
 pytestmark = pytest.mark.filterwarnings("ignore:Nearly all of the last hundred:UserWarning")
 
-STEPS = 200
+STEPS = 120
 SIZES = [(6, 5), (6,), (3, 6), (3,)]
 
 FITS = {
