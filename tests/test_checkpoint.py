@@ -121,6 +121,25 @@ def test_a_set_that_is_half_written_is_never_loaded(call, tmp_path, small_parts,
     assert len(files(tmp_path)) == parts + 1, "what was left of the torn set is gone"
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("call", range(1, 12, 2))
+def test_an_interrupted_write_is_an_interrupt(interrupt, call, tmp_path, monkeypatch):
+    """And no complaint of torch's about the place in its file."""
+    checkpoint = Checkpoint(tmp_path / "cell.ckpt")
+    checkpoint.save(made(1.0))
+    write, calls = module._Parts.write, itertools.count()
+
+    def interrupted(parts, data):
+        if next(calls) == call:
+            raise interrupt
+        return write(parts, data)
+
+    with monkeypatch.context() as patch, pytest.raises(interrupt):
+        patch.setattr(module._Parts, "write", interrupted)
+        checkpoint.save(made(2.0))
+    assert checkpoint.load(CPU)["number"] == 1.0
+
+
 def of_another_set(folder: Path) -> None:
     Checkpoint(folder / "other.ckpt").save(made(2.0))
     (folder / "other.ckpt.1-003").replace(folder / "cell.ckpt.1-003")

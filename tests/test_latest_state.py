@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter, defaultdict, deque
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from test_runner import Killed, bytes_after, cell_of
+from test_runner import TASK, Killed, bytes_after, cell_of
 from torch import Tensor
 
 from cgqbench.experiments.cell import Cell
@@ -269,3 +274,46 @@ def test_a_copy_keeps_types_and_what_containers_hold_besides():
     assert float(copied["pair"].second.sum()) == 0.0
     assert float(copied["lists"]["a"][0].sum()) == 2.0
     assert float(copied["model"]["running_mean"].sum()) == 0.0
+
+
+def begun(out: Path, *words: str) -> subprocess.Popen[str]:
+    """A command in a group of its own, under way once it has written some lines."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cgqbench", *words, "--task", TASK, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not list(out.rglob("*.ckpt")):
+        time.sleep(0.01)
+    time.sleep(0.3)
+    return process
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="this system has no groups of processes")
+@pytest.mark.parametrize("reached", ["the command", "all of its processes"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_told_to_end_keeps_its_last_epoch(number, reached, tmp_path):
+    process = begun(tmp_path, "compare", "-m", "adam", "--epochs", "100000")
+    kill = os.kill if reached == "the command" else os.killpg
+    kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    with Record(next(tmp_path.rglob("*-0.jsonl"))) as record:
+        saved = record.checkpoint.load(CPU)["row"]["epoch"]
+        assert saved - record.epochs in (0, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_so_does_a_landscape(number, tmp_path):
+    words = ["--epochs", "100000", "--looks", "3", "--quiet"]
+    process = begun(tmp_path, "landscape", *words)
+    os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    (path,) = tmp_path.rglob("*.ckpt")
+    first = Checkpoint(path).load(CPU)["epoch"]
+    assert first > 1

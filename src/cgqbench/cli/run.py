@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -147,7 +148,8 @@ def device_of(name: str) -> str:
 
 @contextmanager
 def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
-    """When interrupted, say how to go on."""
+    """When interrupted by Ctrl-C, or by SIGTERM as a cluster's jobs are, say how to go on."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -156,6 +158,8 @@ def going_on_later(console: Console, *, restart: bool) -> Iterator[None]:
             f"Stopped. The same command with --resume{instead} goes on after the last whole epoch."
         )
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def command_line() -> str:

@@ -46,7 +46,7 @@ class Checkpoint:
         index = self._index() if self.exists() else None
         number = 1 + (index["set"] if index else 0)
         with _Parts(lambda part: self._part(number, part)) as parts:
-            torch.save(content, parts)  # type: ignore[arg-type] # it needs write and flush
+            _save(content, parts)
         if len(parts.checksums) == 1:
             os.replace(self._part(number, 1), self.path)
             self._remove_parts(but=None)
@@ -135,6 +135,16 @@ class _Parts:
                 opened.enter_context(file)
             for file in self._files:
                 _settle(file)
+
+
+def _save(content: Any, parts: _Parts) -> None:
+    try:
+        torch.save(content, parts)  # type: ignore[arg-type] # it needs write and flush
+    except RuntimeError as error:
+        # Interrupted while it writes, torch complains of the place in the file instead.
+        if isinstance(error.__context__, KeyboardInterrupt | SystemExit):
+            raise error.__context__ from None
+        raise
 
 
 def _settle(file: BinaryIO) -> None:

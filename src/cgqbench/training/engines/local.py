@@ -90,7 +90,8 @@ def _begun(
 
 
 def _end_in_order(number: int, frame: object) -> None:
-    """Leave all blocks, so that the state of the last epoch is written."""
+    """Leave all blocks, so that the state of the last epoch is written, whoever asks again."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
