@@ -75,6 +75,11 @@ def test_a_name_that_is_too_long_leaves_room_for_epoch_and_time():
         assert ":" in line.split()[-1]
 
 
+def test_a_terminal_with_no_room_shows_the_ends_of_a_name():
+    assert shortened("search:max_relative_step=0.005 0", -16) == "s…0.005 0"
+    assert shortened("scgq 0", -16) == "scgq 0"
+
+
 def test_a_name_with_brackets_is_shown_as_it_is():
     _, line = lines(132, "cgq:fit=[red]")
     assert line.startswith("cgq:fit=[red] 0 ")

@@ -74,9 +74,8 @@ def shortened(name: str, most: int) -> str:
     'search:max_r…0.005 0'
     """
     tail = 7
-    if len(name) <= max(most, tail + 1):
-        return name
-    return f"{name[: most - tail - 1]}…{name[-tail:]}"
+    head = max(most - tail - 1, 1)
+    return name if len(name) <= head + 1 + tail else f"{name[:head]}…{name[-tail:]}"
 
 
 class Board:

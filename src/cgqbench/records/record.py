@@ -70,11 +70,10 @@ class Record:
         self.lines.append(line)
 
     @property
-    def timed(self) -> int:
-        """The last epoch whose seconds are known."""
-        times = times_of(self.path)
-        lines = parsed(times, DAMAGED) if times.exists() else []
-        return int(lines[-1]["epoch"]) if lines else 0
+    def times(self) -> list[Line]:
+        """The lines about seconds, an epoch each."""
+        path = times_of(self.path)
+        return parsed(path, DAMAGED) if path.exists() else []
 
     def append_time(self, line: Line) -> None:
         """Write a line about seconds, which differ from run to run, next to the record."""
@@ -85,11 +84,9 @@ class Record:
 
     def cut(self, epochs: int) -> None:
         """Forget what came after so many epochs, the times first: then a second cut finds them."""
-        times = times_of(self.path)
-        if times.exists():
-            kept = sum(line["epoch"] <= epochs for line in parsed(times, DAMAGED))
-            with times.open("r+b") as file:
-                _cut(file, kept)
+        kept = sum(line["epoch"] <= epochs for line in self.times)
+        with times_of(self.path).open("a+b") as file:
+            _cut(file, kept)
         _cut(self._file, 1 + epochs)
         self.lines = self.lines[: 1 + epochs]
 

@@ -15,7 +15,7 @@ from cgqbench.records.continuing import continued_from
 from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.latest_state import LatestState
 from cgqbench.records.machine import hardware, versions
-from cgqbench.records.record import DAMAGED, Line, Record, RecordError, parsed, times_of
+from cgqbench.records.record import Line, Record, RecordError
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
 from cgqbench.training.deadline import NEVER, Deadline, TimeUpError
@@ -133,9 +133,8 @@ def _heeding(deadline: Deadline, tell: Tell) -> Tell:
 
 def _last_epoch_seconds(record: Record) -> float | None:
     """What the last epoch took, training and evaluation, if there was one."""
-    path = times_of(record.path)
-    lines = parsed(path, DAMAGED) if path.exists() else []
-    return lines[-1]["train_seconds"] + lines[-1]["evaluation_seconds"] if lines else None
+    *_, last = None, *record.times
+    return float(last["train_seconds"] + last["evaluation_seconds"]) if last else None
 
 
 def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, tell: Tell) -> Line:
@@ -192,7 +191,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     if row["epoch"] == record.epochs + 1:  # stopped between checkpoint and row
         record.append(row)
     record.cut(row["epoch"])  # killed between two checkpoints: what is cut off comes again
-    if record.timed < row["epoch"]:  # stopped between row and time
+    if saved["times"] not in record.times:  # stopped between row and time
         record.append_time(saved["times"])
     learner.load_state_dict(saved["learner"])
     return record.epochs

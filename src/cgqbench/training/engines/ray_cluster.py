@@ -65,9 +65,11 @@ def ray_cluster(cells: Sequence[Cell], conditions: Conditions, jobs: int) -> Ite
 
 def _stop(ray: Any, tasks: list[Any]) -> None:
     """Tell cells to stop, which they do once the last epoch's state is written; then force them."""
+    if not tasks:  # none to wait for, which Ray refuses to do
+        return
     for task in tasks:
         ray.cancel(task)
-    _, left = ray.wait(tasks, num_returns=len(tasks), timeout=LAST_WRITE) if tasks else ([], [])
+    _, left = ray.wait(tasks, num_returns=len(tasks), timeout=LAST_WRITE)
     for task in left:
         ray.cancel(task, force=True)
 
