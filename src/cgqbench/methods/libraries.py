@@ -33,15 +33,6 @@ def lookahead(
     return Lookahead(fast, k=k, alpha=alpha)
 
 
-def cocob(
-    model: nn.Module, budget: Budget, seed: int, *, alpha: float = 100.0, weight_decay: float = 0.0
-) -> Optimizer:
-    """COCOB, which bets on coins."""
-    from parameterfree import COCOB
-
-    return COCOB(trained(model), alpha=alpha, weight_decay=weight_decay)
-
-
 def schedulefree_sgd(
     model: nn.Module,
     budget: Budget,

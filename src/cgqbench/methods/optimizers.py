@@ -24,7 +24,7 @@ from cgq import (
     polak_ribiere,
     two_point,
 )
-from cgqbench.methods.baselines import PAL, Armijo, GeN
+from cgqbench.methods.baselines import COCOB, PAL, Armijo, GeN
 from cgqbench.methods.schedules import Budget
 
 Factory = Callable[..., Optimizer]
@@ -179,6 +179,13 @@ def search(
         seed=seed,
         search=QuadraticSearch(max_fits=max_fits) if greedy else None,
     )
+
+
+def cocob(
+    model: nn.Module, budget: Budget, seed: int, *, alpha: float = 100.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """COCOB, which bets on coins."""
+    return COCOB(trained(model), alpha=alpha, weight_decay=weight_decay)
 
 
 def armijo(

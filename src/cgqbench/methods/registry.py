@@ -48,9 +48,7 @@ METHODS: dict[str, Method] = {
         _PAPER_SGD_FAMILIES,
         library="pytorch_optimizer",
     ),
-    "cocob": Method(
-        "COCOB", libraries.cocob, {"alpha": 100.0}, _decayed(), library="parameterfree"
-    ),
+    "cocob": Method("COCOB", optimizers.cocob, {"alpha": 100.0}, _decayed()),
     "armijo": Method("Armijo", optimizers.armijo, {"lr": 0.5, "c": 0.1, "backtrack": 0.9}),
     "pal": Method(
         "PAL",

@@ -12,7 +12,7 @@ import cgq
 
 LIBRARIES = (
     *("numpy", "schedulefree", "prodigyopt", "dadaptation", "dog-optimizer"),
-    *("mechanic-pytorch", "parameterfree", "pytorch_optimizer"),
+    *("mechanic-pytorch", "pytorch_optimizer"),
 )
 
 
