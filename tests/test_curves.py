@@ -7,7 +7,7 @@ from made_records import row, write
 
 from cgqbench.analysis.comparison import comparisons
 from cgqbench.analysis.costs import costs, median_epoch
-from cgqbench.analysis.curves import curve, epoch_seconds, seconds
+from cgqbench.analysis.curves import curve, epoch_seconds, seconds, work
 from cgqbench.records.reading import runs
 
 
@@ -31,6 +31,15 @@ def test_seconds_add_up_and_a_repeated_epoch_counts_once(tmp_path):
     assert median_epoch(found) == 3.0
     write(tmp_path, [row(1), row(2)], seed=2)
     assert seconds(runs(tmp_path)) == []
+
+
+def test_work_is_passes_in_steps_of_sgd(tmp_path):
+    write(tmp_path, [row(1, passes=1.0), row(2, passes=4.0)], end=None, epochs=9)
+    assert work(runs(tmp_path)) == [1.0, 3.0]  # three more passes are forward: a step's work
+    write(tmp_path, [row(1, passes=2.5)], end=None, seed=1, epochs=9)
+    assert work(runs(tmp_path)) == [1.25]
+    write(tmp_path, [row(1)], end=None, seed=2, epochs=9)
+    assert work(runs(tmp_path)) == []
 
 
 def test_costs_are_compared_with_sgd_on_the_same_machine_only(tmp_path):

@@ -19,8 +19,10 @@ from cgqbench.output.figures import (
     dynamics,
     every_figure,
     has_times,
+    has_work_alone,
     landscape,
     over_time,
+    over_work,
     run_time,
 )
 from cgqbench.output.figures.canvas import DPI
@@ -135,6 +137,31 @@ def test_over_time_only_where_all_ran_on_one_machine_with_times(tmp_path):
         hardware="Another",
     )
     assert not has_times(only(tmp_path / "two"))
+
+
+def test_over_work_each_method_is_at_its_own_passes(tmp_path, monkeypatch):
+    for method, passes in (("sgd", 1.0), ("cgq", 2.5)):
+        rows = [{**line, "passes": passes} for line in training(0, 4, 0.2, 97.0)]
+        write(tmp_path, rows, method=method, epochs=4)
+    assert has_work_alone(only(tmp_path))
+    path = over_work(only(tmp_path), tmp_path / "work.png")
+    assert {rgb("sgd"), rgb("cgq")} <= colours(path)
+    kept = keeping(monkeypatch, "over_time")
+    over_work(only(tmp_path), path)
+    for axis in kept[-1].axes:
+        drawn = [line for line in axis.get_lines() if len(line.get_xdata())]
+        assert [list(line.get_xdata()) for line in drawn] == [[1, 2, 3, 4], [1.5, 3, 4.5, 6]]
+
+
+def test_over_work_only_where_it_says_what_neither_times_nor_epochs_do(tmp_path):
+    two_methods(tmp_path / "timed")
+    assert not has_work_alone(only(tmp_path / "timed"))
+    for method in ("sgd", "adam"):
+        rows = [{**line, "passes": 1.0} for line in training(0, 4, 0.2, 97.0)]
+        write(tmp_path / "alike", rows, method=method, epochs=4)
+    assert not has_work_alone(only(tmp_path / "alike"))
+    write(tmp_path / "alike", training(0, 4, 0.2, 97.0), method="cgq", epochs=4)
+    assert not has_work_alone(only(tmp_path / "alike"))  # whose passes nobody counted
 
 
 def test_ablation_over_momentum(tmp_path):

@@ -10,6 +10,9 @@ from cgqbench.analysis.spread import statistic
 from cgqbench.analysis.summary import counted
 from cgqbench.records.reading import Run
 
+BACKWARD = 2.0
+"""A backward pass, in forward ones: two products of matrices where a forward pass has one."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -50,6 +53,23 @@ def seconds(runs: Sequence[Run]) -> list[float]:
         total += statistics.fmean(found)
         elapsed.append(total)
     return elapsed
+
+
+def work(runs: Sequence[Run]) -> list[float]:
+    """The work done by the end of each epoch, in epochs of one pass a step; mean over seeds.
+
+    It counts passes alone, a backward one as two forward ones: a step of P passes, of which each
+    but the first is forward only, does the work of (P + 2) / 3 steps of SGD. Empty if unknown.
+    """
+    drawn = _drawn(runs)
+    total, done = 0.0, []
+    for rows in zip(*(run.epochs for run in drawn), strict=False):
+        found = [row["passes"] for row in rows if row.get("passes") is not None]
+        if len(found) < len(drawn):
+            return []
+        total += (statistics.fmean(found) + BACKWARD) / (1.0 + BACKWARD)
+        done.append(total)
+    return done
 
 
 def epoch_seconds(run: Run) -> dict[int, float]:

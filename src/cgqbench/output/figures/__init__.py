@@ -15,7 +15,12 @@ from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
 from cgqbench.output.figures.dynamics import dynamics
 from cgqbench.output.figures.landscape import landscape
 from cgqbench.output.figures.momentum import ablation_momentum
-from cgqbench.output.figures.over_time import has_times, over_time
+from cgqbench.output.figures.over_time import (
+    has_times,
+    has_work_alone,
+    over_time,
+    over_work,
+)
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
 from cgqbench.output.figures.zoo_curves import at_start, over_seconds, over_steps
@@ -87,6 +92,8 @@ def _drawings(comparison: Comparison) -> dict[str, Drawing]:
         found["-dynamics"] = dynamics
     if has_times(comparison):
         found["-time"] = over_time
+    if has_work_alone(comparison):
+        found["-work"] = over_work
     if costs(comparison):
         found["-run_time"] = run_time
     return found

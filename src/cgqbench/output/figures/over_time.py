@@ -1,13 +1,17 @@
-"""How training went over time: a method that takes longer for a step has to be worth it."""
+"""How training went over time, or over work where the time is not known.
+
+A method that takes longer for a step has to be worth it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.costs import machines_of
-from cgqbench.analysis.curves import Curve, curve, seconds
+from cgqbench.analysis.costs import machines_of, passes
+from cgqbench.analysis.curves import BACKWARD, Curve, curve, seconds, work
 from cgqbench.analysis.measures import averaged, judged_by
 from cgqbench.output.figures.canvas import (
     brief,
@@ -23,12 +27,21 @@ from cgqbench.output.figures.canvas import (
 )
 from cgqbench.output.figures.dynamics import PANELS, draw, focus_accuracy, stroke
 from cgqbench.output.palette import styles
+from cgqbench.records.reading import Run
+
+Spent = Callable[[Sequence[Run]], list[float]]
+"""What runs have spent by the end of each epoch."""
 
 
 def has_times(comparison: Comparison) -> bool:
     """Whether the seconds of every method are known, and are those of one machine."""
-    groups = [group for group in comparison.methods.values() if any(run.epochs for run in group)]
-    return len(groups) > 1 and all(map(seconds, groups)) and len(machines_of(comparison.runs)) == 1
+    return _known(comparison, seconds) and len(machines_of(comparison.runs)) == 1
+
+
+def has_work_alone(comparison: Comparison) -> bool:
+    """Whether the passes of every method are known, and say more than epochs, but no times."""
+    several = {passes(group) for group in comparison.methods.values()} - {None}
+    return _known(comparison, work) and len(several) > 1 and not has_times(comparison)
 
 
 def over_time(comparison: Comparison, path: Path) -> Path:
@@ -36,6 +49,28 @@ def over_time(comparison: Comparison, path: Path) -> Path:
 
     The latter of the averaged weights too, where every method has them: in a panel of its own.
     """
+    (machine,) = machines_of(comparison.runs)
+    return _over(comparison, path, seconds, "seconds of training", "over time", machine)
+
+
+def over_work(comparison: Comparison, path: Path) -> Path:
+    """The same over the passes through the network, which every machine has the same number of.
+
+    What an optimizer does besides its passes is not in it.
+    """
+    label = "passes, in epochs of SGD"
+    note = f"passes alone, a backward one as {BACKWARD:g} forward ones"
+    return _over(comparison, path, work, label, "over the work done", note)
+
+
+def _known(comparison: Comparison, spent: Spent) -> bool:
+    groups = [group for group in comparison.methods.values() if any(run.epochs for run in group)]
+    return len(groups) > 1 and all(map(spent, groups))
+
+
+def _over(
+    comparison: Comparison, path: Path, spent: Spent, label: str, words: str, note: str
+) -> Path:
     quality = judged_by(row for run in comparison.runs for row in run.epochs)
     metrics = ["train_loss", quality]
     drawn = {metric: _curves(comparison, metric) for metric in [*metrics, averaged(quality)]}
@@ -54,14 +89,14 @@ def over_time(comparison: Comparison, path: Path) -> Path:
         if scale == "log" and positive(means):
             axis.set_yscale("log")
         for method, line in lines.items():
-            places = seconds(methods[method])[: len(line.mean)]
+            places = spent(methods[method])[: len(line.mean)]
             shown = replace(line, mean=line.mean[: len(places)], spread=line.spread[: len(places)])
             draw(axis, shown, style[method], diverged=method in lost, places=places)
         if axis.get_yscale() == "log":
             plain_decades(axis.yaxis)
         if scale == "linear":
             focus_accuracy(axis, name)
-        axis.set_xlabel("seconds of training")
+        axis.set_xlabel(label)
         axis.set_xlim(left=0.0)
     names = {method: plain(brief(comparison.labels[method])) for method in methods}
     handles = [
@@ -69,10 +104,9 @@ def over_time(comparison: Comparison, path: Path) -> Path:
         for method, name in names.items()
     ]
     legend(figure, handles)
-    (machine,) = machines_of(comparison.runs)
     gone = ["×: every seed diverged"] * bool(lost)
-    notes = [*spread_notes(comparison, "shaded"), *gone, machine]
-    heading(figure, f"{comparison.title}, over time", "; ".join(notes))
+    notes = [*spread_notes(comparison, "shaded"), *gone, note]
+    heading(figure, f"{comparison.title}, {words}", "; ".join(notes))
     return saved(figure, path)
 
 
