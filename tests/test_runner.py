@@ -285,6 +285,15 @@ def test_a_record_that_does_not_name_its_arithmetic_is_of_its_time(tmp_path):
         refuse_differences(path, {"device": "cuda"}, {"arithmetic": "tf32"})
 
 
+def test_a_record_of_a_gpu_names_the_choice_of_kernels_and_is_continued_with_no_other(tmp_path):
+    on_gpu, on_cpu = (Arithmetic(torch.device(place)).kernels for place in ("cuda", "cpu"))
+    assert on_cpu == {}
+    path = tmp_path / "cell.jsonl"
+    assert refuse_differences(path, on_gpu, on_gpu) is None
+    with pytest.raises(RecordError, match=r"kernels None, not .*rule B.*--restart"):
+        refuse_differences(path, {"device": "cuda"}, on_gpu)
+
+
 def test_a_finished_record_of_another_arithmetic_is_refused(tmp_path):
     cell = cell_of("sgd", epochs=1)
     run_cell(cell, Conditions(tmp_path))

@@ -105,6 +105,7 @@ def header_of(learner: Learner, conditions: Conditions) -> Line:
         "device": device.type,
         "hardware": hardware(device),
         "arithmetic": conditions.arithmetic.name,
+        **conditions.arithmetic.kernels,
         "threads": conditions.threads,
         "versions": versions(),
         "command": conditions.command,
