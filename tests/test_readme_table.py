@@ -1,0 +1,71 @@
+"""The README's table of the paper's columns says what the records and the paper say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pages import README, ROOT
+
+from cgqbench.analysis.chance import dead
+from cgqbench.analysis.comparison import comparisons
+from cgqbench.analysis.measures import ACCURACY
+from cgqbench.analysis.summary import summary
+from cgqbench.analysis.verdicts import TABLES, Verdict, paper_cells
+from cgqbench.methods import METHODS
+from cgqbench.records.reading import runs
+
+RECORDS = ROOT / "results" / "records"
+COLUMNS = [("mnist", "mlp"), ("svhn", "vgg16"), ("cifar10", "vgg16")]
+COSINE = "SGD + cosine, beside them"
+
+
+def table() -> dict[str, list[str]]:
+    lines = README.read_text().split("ours / the paper's, of the last weights:")[1].splitlines()
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("| ")]
+    first = next(at for at, row in enumerate(rows) if row[0] == "SGD")
+    last = next(at for at, row in enumerate(rows) if row[0] == COSINE)
+    return {row[0].strip("*"): row[1:] for row in rows[first : last + 1]}
+
+
+def ended(folder: str, dataset: str, network: str) -> list:
+    return comparisons(
+        [run for run in runs(RECORDS / folder) if run.path.name.startswith(f"{dataset}-{network}-")]
+    )
+
+
+@pytest.mark.parametrize("column", range(3), ids=["-".join(names) for names in COLUMNS])
+def test_each_cell_is_that_of_the_records_and_of_the_paper(column):
+    dataset, network = COLUMNS[column]
+    name = TABLES[dataset == "cifar10"]
+    compared = ended(name, dataset, network)
+    for cell in paper_cells(compared, name):
+        if (cell.dataset, cell.network) != (dataset, network):
+            continue
+        if cell.verdict is Verdict.NOT_RUN:
+            ours = "not run"
+        elif any(map(dead, compared[0].methods[cell.method])):
+            ours = "died"
+        else:
+            ours = f"{cell.entry.values[ACCURACY].mean:.2f}"
+        theirs = "died" if cell.theirs is None else f"{cell.theirs.test_accuracy:.2f}"
+        assert table()[METHODS[cell.method].label][column] == f"{ours} / {theirs}", cell.method
+
+
+@pytest.mark.parametrize("column", range(3), ids=["-".join(names) for names in COLUMNS])
+def test_so_is_the_schedule_beside_them(column):
+    dataset, network = COLUMNS[column]
+    (compared,) = ended("today2" if dataset == "cifar10" else "today1", dataset, network)
+    (entry,) = [entry for entry in summary(compared) if entry.method == "sgd_cosine"]
+    assert table()[COSINE][column] == f"{entry.values[ACCURACY].mean:.2f}"
+
+
+def test_the_count_of_verdicts_is_that_of_the_tables():
+    cells = [
+        cell
+        for name in TABLES
+        for cell in paper_cells(comparisons(runs(RECORDS / name)), name)
+        if cell.verdict in (Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE)
+    ]
+    for page in (README, ROOT / "results" / "README.md"):
+        assert re.findall(r"(\d+) of 100 so far", page.read_text()) == [str(len(cells))], page
