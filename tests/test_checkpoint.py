@@ -50,11 +50,27 @@ def test_no_file_is_larger_than_the_limit_and_the_bits_are_the_same(tmp_path, sm
     assert found["view"].untyped_storage().data_ptr() == found["values"].data_ptr()
 
 
-def test_what_fits_is_one_file_that_torch_itself_can_read(tmp_path):
+def test_one_wrong_bit_in_a_number_is_noticed(tmp_path):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
+    checkpoint.save(made(torch.pi))
+    assert files(tmp_path) == ["cell.ckpt", "cell.ckpt.1-001"]
+    part = tmp_path / "cell.ckpt.1-001"
+    content = bytearray(part.read_bytes())
+    content[content.index(made(torch.pi)["values"].numpy().tobytes()) + 40] ^= 1
+    part.write_bytes(content)
+    wrong = torch.load(part, weights_only=True)["values"]  # torch itself takes no notice
+    assert not torch.equal(wrong, made(torch.pi)["values"])
+    with pytest.raises(CheckpointError, match="not the one that was written"):
+        checkpoint.load(CPU)
+
+
+@pytest.mark.parametrize("found", [b"", b"{", b"PK\x03\x04 a file of torch"])
+def test_what_is_no_checkpoint_is_not_loaded_and_makes_room_for_one(found, tmp_path):
+    checkpoint = Checkpoint(tmp_path / "cell.ckpt")
+    checkpoint.path.write_bytes(found)
+    with pytest.raises(CheckpointError, match="no index"):
+        checkpoint.load(CPU)
     checkpoint.save(made(1.0))
-    assert files(tmp_path) == ["cell.ckpt"]
-    assert torch.load(checkpoint.path, weights_only=True)["number"] == 1.0
     assert checkpoint.load(CPU)["number"] == 1.0
 
 
@@ -68,7 +84,7 @@ def test_the_set_before_goes_when_the_new_one_is_whole(tmp_path, small_parts, mo
     assert set(files(tmp_path)) & set(first) == {"cell.ckpt"}
     monkeypatch.setattr(module, "LIMIT", 2**20)
     checkpoint.save(made(3.0))
-    assert files(tmp_path) == ["cell.ckpt"], "it has become small"
+    assert files(tmp_path) == ["cell.ckpt", "cell.ckpt.3-001"], "it has become small"
     assert checkpoint.load(CPU)["number"] == 3.0
 
 

@@ -108,13 +108,13 @@ def test_a_damaged_checkpoint_names_the_cure(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_in(patch, 2)
         assert cgq(*words).exit_code == 130
-    (checkpoint,) = tmp_path.rglob("*.ckpt")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    (part,) = tmp_path.rglob("*.ckpt.*")
+    part.write_bytes(part.read_bytes()[:100])
     result = cgq(*words, "--resume")
     assert result.exit_code == 2
     assert "no whole checkpoint" in result.output.replace("\n", " ")
     check_succeeded(cgq(*words, "--restart"))
-    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not list(tmp_path.rglob("*.ckpt*"))
 
 
 def test_the_task_is_tried_before_it_is_trained(tmp_path):

@@ -1,4 +1,4 @@
-"""The state of an unfinished run: one file or, where it is large, an index and numbered parts.
+"""The state of an unfinished run: numbered parts, and an index with their checksums.
 
 No file is larger than `LIMIT`, so that a folder of records can be carried wherever large files are
 not welcome. The bytes are those of `torch.save`; nothing is rounded or left out.
@@ -30,8 +30,7 @@ class Checkpoint:
 
     A set of parts has a number of its own. The index, which is `path` itself, names one set and
     takes its place in a single move once all of it is on the disk: whatever interrupts the writing,
-    the index names a whole set, the one before or the new one. What is smaller than a part is
-    `path` itself, without an index.
+    the index names a whole set, the one before or the new one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,14 +42,9 @@ class Checkpoint:
 
     def save(self, content: Any) -> None:
         """Put a checkpoint in the place of the last one in a single, durable move."""
-        index = self._index() if self.exists() else None
-        number = 1 + (index["set"] if index else 0)
+        number = 1 + self._last_set()
         with _Parts(lambda part: self._part(number, part)) as parts:
             _save(content, parts)
-        if len(parts.checksums) == 1:
-            os.replace(self._part(number, 1), self.path)
-            self._remove_parts(but=None)
-            return
         draft = self.path.with_name(f"{self.path.name}.draft")
         with draft.open("wb") as file:
             file.write(json.dumps({"set": number, "parts": parts.checksums}).encode())
@@ -61,8 +55,6 @@ class Checkpoint:
     def load(self, place: torch.device) -> Any:
         """What was saved, with its tensors at `place`; only numbers and plain containers."""
         index = self._index()
-        if index is None:
-            return torch.load(self.path, weights_only=True, map_location=place)
         whole = BytesIO(b"".join(self._joined(index["set"], index["parts"])))
         return torch.load(whole, weights_only=True, map_location=place)
 
@@ -74,16 +66,20 @@ class Checkpoint:
     def _part(self, number: int, part: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}-{part:03}")
 
-    def _index(self) -> dict[str, Any] | None:
-        """The index; None where the checkpoint is a single file."""
-        with self.path.open("rb") as file:
-            if file.read(1) != b"{":
-                return None
-            try:
-                found = json.loads(b"{" + file.read())
-                number, checksums = int(found["set"]), [int(each) for each in found["parts"]]
-            except (ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(f"{self.path} is no index of parts.") from error
+    def _last_set(self) -> int:
+        """The number of the set that must stay whole meanwhile; 0 where there is none."""
+        try:
+            number: int = self._index()["set"]
+        except (FileNotFoundError, CheckpointError):  # or what is there is no checkpoint
+            return 0
+        return number
+
+    def _index(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_bytes())
+            number, checksums = int(found["set"]), [int(each) for each in found["parts"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.path} is no index of parts.") from error
         return {"set": number, "parts": checksums}
 
     def _joined(self, number: int, checksums: list[int]) -> Iterator[bytes]:
