@@ -6,7 +6,8 @@ the least and the most; its other numbers are means. The floor of a ratio is the
 take no data from the pipeline and change no parameter. Then the unsearched step alone, as in a loop
 of your own, on the tensors of a ResNet-50. The last table runs whole cells through the engine, one
 at a time and several at once. `--apart` leaves the parameters where torch put them, instead of side
-by side in memory; `--only vgg16` and `--tf32` are for a quick look.
+by side in memory; `--only vgg16` and `--tf32` are for a quick look. A process keeps cuDNN's rule of
+the arithmetic that it begins with, here TF32's.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 import getpass
 import os
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
+# A shell has what it starts in the background ignore Ctrl-C, which some tests are about.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
 # Inductor's cache does not tell them apart (torch 2.13), and kernels made for another capability

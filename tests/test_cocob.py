@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cgqbench.methods.baselines import COCOB
 
@@ -85,6 +85,40 @@ def put(model: nn.Module, twins: list[OneCoordinate]) -> None:
     nn.utils.vector_to_parameters(thetas, model.parameters())
 
 
+def one_tensor_at_a_time(
+    param: Tensor, grad: Tensor, state: dict[str, Tensor], alpha: float, decay: float
+) -> None:
+    """The formula on one tensor, in the order of operations that fixes the last bit."""
+    if not state:
+        state.update({name: torch.zeros_like(param) for name in ("total", "negative", "reward")})
+        state.update(start=param.clone(), largest=1e-8 * torch.ones_like(param))
+    grad = grad + decay * param if decay else grad
+    state["largest"] = torch.maximum(state["largest"], grad.abs())
+    state["negative"] = state["negative"] - grad
+    state["total"] = state["total"] + grad.abs()
+    state["reward"] = torch.addcmul(state["reward"], grad, param - state["start"], value=-1)
+    state["reward"] = torch.maximum(state["reward"], torch.zeros_like(param))
+    scale = torch.maximum(state["total"] + state["largest"], state["largest"] * alpha)
+    bet = (state["reward"] + state["largest"]) * state["negative"] / (scale * state["largest"])
+    param.copy_(bet + state["start"])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.03125])  # a power of two, which rounds nothing
+def test_together_and_one_by_one_tensors_have_the_same_bits(decay):
+    torch.manual_seed(0)
+    shapes = (3,), (4, 5), (), (2, 3, 4)
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    alone = [param.detach().clone() for param in params]
+    states: list[dict[str, Tensor]] = [{} for _ in params]
+    optimizer = COCOB(params, weight_decay=decay)
+    for _ in range(100):
+        for param, copied, state in zip(params, alone, states, strict=True):
+            param.grad = torch.randn_like(param)
+            one_tensor_at_a_time(copied, param.grad, state, 100.0, decay)
+        optimizer.step()
+        assert all(map(torch.equal, params, alone))
+
+
 def test_a_coordinate_that_lost_all_begins_its_reward_at_zero():
     theta = nn.Parameter(torch.tensor([0.0], dtype=torch.float64))
     optimizer = COCOB([theta], alpha=1.0)
@@ -125,16 +159,59 @@ def test_groups_have_settings_of_their_own_and_what_has_no_gradient_stays():
     assert unused not in optimizer.state
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("alpha", (0.0, 50.0)), ("weight_decay", (0.0, 9.0)), ("eps", (1e-8, 9.0))]
+)
+def test_each_setting_may_be_a_groups_own(name, values):
+    def moved(*settings: float) -> list[float]:
+        params = [nn.Parameter(torch.ones(1)) for _ in settings]
+        pairs = zip(params, settings, strict=True)
+        optimizer = COCOB([{"params": [param], name: one} for param, one in pairs], alpha=0.0)
+        for g in (1.0, -0.5):
+            for param in params:
+                param.grad = torch.full((1,), g)
+            optimizer.step()
+        return [param.item() for param in params]
+
+    both = moved(*values)
+    assert both == [*moved(values[0]), *moved(values[1])]
+    assert both[0] != both[1]
+
+
+def test_the_first_bets_are_kept_small_for_a_hundred_steps():
+    theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    theta.grad = torch.full_like(theta, 7.0)
+    COCOB([theta]).step()
+    assert theta.item() == -0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_coordinate_without_a_gradient_stays_where_it_is(dtype):
+    theta = nn.Parameter(torch.ones(2, dtype=dtype))
+    optimizer = COCOB([theta])
+    for _ in range(3):
+        theta.grad = torch.tensor([0.0, 1.0], dtype=dtype)
+        optimizer.step()
+    assert theta[0].item() == 1.0
+    assert theta[1].item() < 1.0
+
+
 @pytest.mark.parametrize("name", ["alpha", "weight_decay", "eps"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_settings_that_make_no_sense_name_the_cure(name, value):
-    with pytest.raises(ValueError, match=f"Invalid {name} value.*0 or more"):
+    with pytest.raises(ValueError, match=f"Invalid {name} value.*Use a"):
         COCOB(network().parameters(), **{name: value})
 
 
-def test_sparse_gradients_name_the_cure():
-    words = nn.Embedding(5, 2, sparse=True)
-    optimizer = COCOB(words.parameters())
-    words(torch.tensor([1, 3])).sum().backward()
+def test_without_a_first_scale_there_is_nothing_to_divide_by():
+    with pytest.raises(ValueError, match=r"Invalid eps value.*positive"):
+        COCOB(network().parameters(), eps=0.0)
+
+
+def test_sparse_gradients_name_the_cure_before_anything_moves():
+    first, words = nn.Parameter(torch.ones(2)), nn.Embedding(5, 2, sparse=True)
+    optimizer = COCOB([{"params": [first]}, {"params": words.parameters()}])
+    (words(torch.tensor([1, 3])).sum() + first.sum()).backward()
     with pytest.raises(ValueError, match="dense gradients"):
         optimizer.step()
+    assert first.tolist() == [1.0, 1.0]

@@ -42,6 +42,12 @@ def test_work_is_passes_in_steps_of_sgd(tmp_path):
     assert work(runs(tmp_path)) == []
 
 
+def test_work_is_that_of_the_seeds_that_are_drawn(tmp_path):
+    write(tmp_path, [row(1, passes=1.0), row(2, passes=1.0)])
+    write(tmp_path, [row(1, passes=7.0)], end="diverged", seed=1, epochs=2)
+    assert work(runs(tmp_path)) == [1.0, 2.0]
+
+
 def test_costs_are_compared_with_sgd_on_the_same_machine_only(tmp_path):
     for method, spent, hardware in (("sgd", 2.0, "A"), ("cgq", 3.0, "A"), ("adam", 1.0, "B")):
         cell = {"method": method, "hardware": hardware}

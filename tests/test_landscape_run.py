@@ -117,6 +117,22 @@ def test_a_damaged_checkpoint_names_the_cure(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.ckpt*"))
 
 
+def test_a_finished_one_is_kept_whatever_made_it(tmp_path):
+    words = ["landscape", "--task", TASK, "--epochs", "1", "--looks", "8", "--quiet", "--out"]
+    check_succeeded(cgq(*words, str(tmp_path)))
+    (path,) = tmp_path.rglob("*.landscape.jsonl")
+    first, *rest = path.read_text().splitlines()
+    header = json.loads(first)
+    header["versions"]["torch"], header["kernels"] = "1.13", "others"
+    path.write_text("\n".join([json.dumps(header), *rest, ""]))
+    before = path.read_bytes()
+    check_succeeded(cgq(*words, str(tmp_path)))
+    assert path.read_bytes() == before
+    result = cgq(*words, str(tmp_path), "--looks", "9")
+    assert result.exit_code == 2
+    assert "looks 8, not 9" in result.output
+
+
 def test_the_task_is_tried_before_it_is_trained(tmp_path):
     task = tmp_path / "task.py"
     task.write_text(Path(TASK).read_text() + "\n\ndef loss(output, target):\n    return output\n")

@@ -148,6 +148,12 @@ def test_the_cosine_ends_at_zero_with_the_run(method):
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("network", "decay"), [("mlp", 0.0), ("vgg16", 5e-4), ("resnet110", 3e-4)])
+def test_cocob_has_the_papers_settings(network, decay):
+    (group,) = chosen("cocob", network).optimizer(nn.Linear(2, 2), BUDGET, 0).param_groups
+    assert (group["alpha"], group["weight_decay"]) == (100.0, decay)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_says_what_it_applied(method):
     torch.manual_seed(0)

@@ -9,23 +9,26 @@ from pages import README, ROOT
 
 from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import comparisons
-from cgqbench.analysis.measures import ACCURACY
+from cgqbench.analysis.measures import ACCURACY, averaged
 from cgqbench.analysis.summary import summary
 from cgqbench.analysis.verdicts import TABLES, Verdict, paper_cells
+from cgqbench.experiments import paper
 from cgqbench.methods import METHODS
 from cgqbench.records.reading import runs
 
 RECORDS = ROOT / "results" / "records"
 COLUMNS = [("mnist", "mlp"), ("svhn", "vgg16"), ("cifar10", "vgg16")]
-COSINE = "SGD + cosine, beside them"
+BESIDE = {
+    "SGD + cosine": ("sgd_cosine", ACCURACY),
+    "SGD, averaged": ("sgd", averaged(ACCURACY)),
+    "LineSearch around SGD, averaged": ("search", averaged(ACCURACY)),
+}
 
 
 def table() -> dict[str, list[str]]:
     lines = README.read_text().split("ours / the paper's, of the last weights:")[1].splitlines()
-    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("| ")]
-    first = next(at for at, row in enumerate(rows) if row[0] == "SGD")
-    last = next(at for at, row in enumerate(rows) if row[0] == COSINE)
-    return {row[0].strip("*"): row[1:] for row in rows[first : last + 1]}
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("|")]
+    return {row[0].strip("*"): row[1:] for row in rows[2 : 2 + len(paper.METHODS) + len(BESIDE)]}
 
 
 def ended(folder: str, dataset: str, network: str) -> list:
@@ -52,12 +55,24 @@ def test_each_cell_is_that_of_the_records_and_of_the_paper(column):
         assert table()[METHODS[cell.method].label][column] == f"{ours} / {theirs}", cell.method
 
 
+@pytest.mark.parametrize("label", BESIDE)
 @pytest.mark.parametrize("column", range(3), ids=["-".join(names) for names in COLUMNS])
-def test_so_is_the_schedule_beside_them(column):
+def test_so_is_what_stands_beside_them(column, label):
     dataset, network = COLUMNS[column]
-    (compared,) = ended("today2" if dataset == "cifar10" else "today1", dataset, network)
-    (entry,) = [entry for entry in summary(compared) if entry.method == "sgd_cosine"]
-    assert table()[COSINE][column] == f"{entry.values[ACCURACY].mean:.2f}"
+    method, metric = BESIDE[label]
+    number = 2 if dataset == "cifar10" else 1
+    found = [
+        entry
+        for kind in ("table", "today")
+        for compared in ended(f"{kind}{number}", dataset, network)
+        for entry in summary(compared)
+        if entry.method == method
+    ]
+    assert table()[label][column] == f"{found[0].values[metric].mean:.2f}"
+
+
+def test_there_are_no_other_rows():
+    assert [*table()] == [*(METHODS[method].label for method in paper.METHODS), *BESIDE]
 
 
 def test_the_count_of_verdicts_is_that_of_the_tables():

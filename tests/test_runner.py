@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -285,13 +287,47 @@ def test_a_record_that_does_not_name_its_arithmetic_is_of_its_time(tmp_path):
         refuse_differences(path, {"device": "cuda"}, {"arithmetic": "tf32"})
 
 
-def test_a_record_of_a_gpu_names_the_choice_of_kernels_and_is_continued_with_no_other(tmp_path):
-    on_gpu, on_cpu = (Arithmetic(torch.device(place)).kernels for place in ("cuda", "cpu"))
-    assert on_cpu == {}
-    path = tmp_path / "cell.jsonl"
-    assert refuse_differences(path, on_gpu, on_gpu) is None
-    with pytest.raises(RecordError, match=r"kernels None, not .*rule B.*--restart"):
-        refuse_differences(path, {"device": "cuda"}, on_gpu)
+def test_a_record_names_the_choice_of_kernels_and_is_continued_with_no_other(tmp_path, monkeypatch):
+    def tell(news):
+        if isinstance(news, dict):
+            raise Killed
+
+    cell = cell_of("sgd", epochs=2)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Arithmetic, "kernels", {"kernels": "others"})
+        run_cell(cell, Conditions(tmp_path), tell)
+    (run,) = runs(tmp_path)
+    assert run.header["kernels"] == "others"
+    assert Arithmetic(CPU).kernels == {}
+    monkeypatch.setattr(Arithmetic, "kernels", Arithmetic(torch.device("cuda")).kernels)
+    with pytest.raises(RecordError, match=r"kernels 'others', not .*rule B.*--restart"):
+        run_cell(cell, Conditions(tmp_path, resume=True))
+
+
+@pytest.fixture
+def settings_of_torch():
+    """As they are afterwards too."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    names = [(cudnn, "deterministic"), (cudnn, "benchmark"), (cudnn, "allow_tf32")]
+    before = [
+        (place, name, getattr(place, name)) for place, name in [*names, (matmul, "allow_tf32")]
+    ]
+    yield
+    for place, name, value in before:
+        setattr(place, name, value)
+
+
+@pytest.mark.usefixtures("settings_of_torch")
+@pytest.mark.parametrize(("fast", "rule", "value"), [(False, "B", "1"), (True, "A", "0")])
+def test_torch_is_asked_for_the_kernels_that_a_record_names(fast, rule, value, monkeypatch):
+    variable = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"
+    monkeypatch.setenv(variable, "neither")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    arithmetic = Arithmetic(torch.device("cuda"), fast)
+    with warnings.catch_warnings():
+        arithmetic.set_up(1)
+    assert os.environ[variable] == value
+    assert arithmetic.kernels == {"kernels": f"cuDNN's rule {rule}"}
 
 
 def test_a_finished_record_of_another_arithmetic_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.verdicts import TABLES
 from cgqbench.output.against_tuned import against_tuned
+from cgqbench.output.at_equal_work import at_equal_work
 from cgqbench.output.beside_paper import beside_paper, how_far
 from cgqbench.output.table import Table
 from cgqbench.output.what_died import what_died
@@ -20,6 +21,7 @@ def answers(compared: Sequence[Comparison]) -> list[Table]:
     found = [
         how_far(compared),
         *(beside_paper(compared, table) for table in TABLES),
+        *at_equal_work(compared),
         *(question(compared) for question in questions),
     ]
     return [table for table in found if table is not None]

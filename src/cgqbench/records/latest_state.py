@@ -6,7 +6,6 @@ import copy
 import time
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cgqbench.records.checkpoint import Checkpoint
@@ -69,10 +68,7 @@ def on_host(state: Any) -> Any:
     (tensor([0., 0.]), {'weights': [tensor([1., 1.])], 'epoch': 3})
     """
     if isinstance(state, Tensor):
-        if not state.is_cuda or state.layout != torch.strided:
-            return state.detach().to("cpu", copy=True)
-        # Pinned: the device writes there by itself, and torch keeps the memory for the next copy.
-        return torch.empty_like(state, device="cpu", pin_memory=True).copy_(state.detach())
+        return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
         copied = copy.copy(state)  # with what it holds besides, such as a module's versions
         for name, value in state.items():

@@ -19,8 +19,8 @@ from cgq import join
 from cgqbench.records.record import Line
 from cgqbench.tasks.networks import repeated_blocks
 
-# Whether cuDNN chooses its kernels by its second rule, which is the quicker one here. Both always
-# choose the same for the same shapes, which a race (cudnn.benchmark) does not.
+# Whether cuDNN chooses its kernels by its second rule. On one GPU both always choose the same for
+# the same shapes, which a race (cudnn.benchmark) does not.
 RULE_B = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"
 # The shapes of blocks a network may have, and so how often one block's code is compiled.
 SHAPES = 64
@@ -46,8 +46,13 @@ class Arithmetic:
 
     @property
     def kernels(self) -> Line:
-        """What a record says of the choice of kernels, which decides the last bits on a GPU."""
-        return {"kernels": "cuDNN's rule B"} if self.device.type == "cuda" else {}
+        """What a record says of the choice of kernels, which decides the last bits on a GPU.
+
+        Rule B is for TF32, where it is the quicker one (`benchmarks/kernel_choice.py`).
+        """
+        if self.device.type != "cuda":
+            return {}
+        return {"kernels": "cuDNN's rule A" if self.fast else "cuDNN's rule B"}
 
     def set_up(self, threads: int) -> None:
         """Ask torch for the same arithmetic on every run: call before anything is computed."""
@@ -57,7 +62,7 @@ class Arithmetic:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current one
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        os.environ[RULE_B] = "1"  # which torch reads at its first convolution
+        os.environ[RULE_B] = "0" if self.fast else "1"  # torch reads it at its first convolution
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = True

@@ -12,7 +12,7 @@ from cgq import CGQ
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.continuing import continued_from
-from cgqbench.records.identity import record_path, refuse_differences
+from cgqbench.records.identity import identity_of, record_path, refuse_differences
 from cgqbench.records.latest_state import LatestState
 from cgqbench.records.record import Line, RecordError, append, hold, parsed
 from cgqbench.tasks.seeds import derived, seed_everything
@@ -46,7 +46,8 @@ def record_landscapes(
     checkpoint, draft = Checkpoint(path.with_suffix(".ckpt")), path.with_suffix(".draft")
     if path.exists() and not restart:
         first, *_ = parsed(path, "Add --restart to make it again.") or [{}]
-        refuse_differences(path, first, header)
+        wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name, "looks": looks}
+        refuse_differences(path, first, wanted)
         checkpoint.remove()  # killed after its last look
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,13 +23,13 @@ class COCOB(Optimizer):
     .. math::
         θ_{t+1} = θ_1 + \frac{S_t}{L_t \max(G_t + L_t, α L_t)} (L_t + R_t)
 
-    All tensors of a group move together, so that a step is a dozen kernels however many there are.
+    All tensors of a group move together: on a GPU a kernel for each would take most of the time.
 
     Args:
         params: parameters or parameter groups.
         alpha: α, about how many steps the first bets are kept small.
         weight_decay: as L2, in the gradient.
-        eps: L_0.
+        eps: L_0; at least the smallest normal number of a parameter's type.
 
     >>> theta = torch.nn.Parameter(torch.tensor([3.0]))
     >>> optimizer = COCOB([theta], alpha=1.0)
@@ -44,8 +44,9 @@ class COCOB(Optimizer):
     def __init__(
         self, params: Any, *, alpha: float = 100.0, weight_decay: float = 0.0, eps: float = 1e-8
     ) -> None:
-        for name, value in {"alpha": alpha, "weight_decay": weight_decay, "eps": eps}.items():
+        for name, value in {"alpha": alpha, "weight_decay": weight_decay}.items():
             require(0.0 <= value < math.inf, name, value, "Use a number of 0 or more.")
+        require(0.0 < eps < math.inf, "eps", eps, "Use a positive number.")
         super().__init__(params, {"alpha": alpha, "weight_decay": weight_decay, "eps": eps})
 
     @torch.no_grad()
@@ -55,14 +56,19 @@ class COCOB(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
+        moving = [
+            ([param for param in group["params"] if param.grad is not None], group)
+            for group in self.param_groups
+        ]
+        if any(param.grad.is_sparse for params, _ in moving for param in params):
+            raise ValueError("COCOB bets on every coordinate. Use dense gradients (sparse=False).")
+        for params, group in moving:
             if params:
                 self._bet(params, group["alpha"], group["weight_decay"], group["eps"])
         return loss
 
     def _bet(self, params: list[Tensor], alpha: float, weight_decay: float, eps: float) -> None:
-        grads: list[Tensor] | tuple[Tensor, ...] = [_dense(param.grad) for param in params]
+        grads: Any = [param.grad for param in params]
         if weight_decay:
             grads = torch._foreach_add(grads, params, alpha=weight_decay)
         states = [self._state(param, eps) for param in params]
@@ -89,14 +95,7 @@ class COCOB(Optimizer):
         state: dict[str, Tensor] = self.state[param]
         if not state:
             state["start"] = param.detach().clone()
-            state["largest"] = torch.full_like(param, eps)
+            state["largest"] = torch.full_like(param, max(eps, torch.finfo(param.dtype).tiny))
             for name in ("total", "negative", "reward"):
                 state[name] = torch.zeros_like(param)
         return state
-
-
-def _dense(grad: Tensor | None) -> Tensor:
-    assert grad is not None
-    if grad.is_sparse:
-        raise ValueError("COCOB bets on every coordinate. Use dense gradients (sparse=False).")
-    return grad

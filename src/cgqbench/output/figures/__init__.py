@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import costs
+from cgqbench.analysis.equal_work import columns
 from cgqbench.analysis.findings import Findings
 from cgqbench.output.figures.any_rate import any_rate
 from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
@@ -15,12 +16,7 @@ from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
 from cgqbench.output.figures.dynamics import dynamics
 from cgqbench.output.figures.landscape import landscape
 from cgqbench.output.figures.momentum import ablation_momentum
-from cgqbench.output.figures.over_time import (
-    has_times,
-    has_work_alone,
-    over_time,
-    over_work,
-)
+from cgqbench.output.figures.over_time import has_times, over_time, over_work
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
 from cgqbench.output.figures.zoo_curves import at_start, over_seconds, over_steps
@@ -66,6 +62,9 @@ def every_figure(found: Findings, destination: Path) -> list[Path]:
         for kind, together in TOGETHER[experiment].items():
             path = _free(destination, experiment, kind, written)
             written.append(together(compared, path))
+    for column in columns(found.comparisons):
+        path = _free(destination, f"work-{column.name}", "", written)
+        written.append(over_work(column, path))
     for one in found.searches:
         path = _free(destination, f"landscape-{one.title}", "", written)
         written.append(landscape(one, path))
@@ -92,8 +91,6 @@ def _drawings(comparison: Comparison) -> dict[str, Drawing]:
         found["-dynamics"] = dynamics
     if has_times(comparison):
         found["-time"] = over_time
-    if has_work_alone(comparison):
-        found["-work"] = over_work
     if costs(comparison):
         found["-run_time"] = run_time
     return found

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.costs import machines_of, passes
+from cgqbench.analysis.costs import machines_of
 from cgqbench.analysis.curves import BACKWARD, Curve, curve, seconds, work
 from cgqbench.analysis.measures import averaged, judged_by
 from cgqbench.output.figures.canvas import (
@@ -35,13 +35,8 @@ Spent = Callable[[Sequence[Run]], list[float]]
 
 def has_times(comparison: Comparison) -> bool:
     """Whether the seconds of every method are known, and are those of one machine."""
-    return _known(comparison, seconds) and len(machines_of(comparison.runs)) == 1
-
-
-def has_work_alone(comparison: Comparison) -> bool:
-    """Whether the passes of every method are known, and say more than epochs, but no times."""
-    several = {passes(group) for group in comparison.methods.values()} - {None}
-    return _known(comparison, work) and len(several) > 1 and not has_times(comparison)
+    groups = [group for group in comparison.methods.values() if any(run.epochs for run in group)]
+    return len(groups) > 1 and all(map(seconds, groups)) and len(machines_of(comparison.runs)) == 1
 
 
 def over_time(comparison: Comparison, path: Path) -> Path:
@@ -61,11 +56,6 @@ def over_work(comparison: Comparison, path: Path) -> Path:
     label = "passes, in epochs of SGD"
     note = f"passes alone, a backward one as {BACKWARD:g} forward ones"
     return _over(comparison, path, work, label, "over the work done", note)
-
-
-def _known(comparison: Comparison, spent: Spent) -> bool:
-    groups = [group for group in comparison.methods.values() if any(run.epochs for run in group)]
-    return len(groups) > 1 and all(map(spent, groups))
 
 
 def _over(

@@ -1,0 +1,74 @@
+"""The paper's columns at equal work: a step that searches has more passes than a plain one."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.costs import passes
+from cgqbench.analysis.curves import work
+from cgqbench.analysis.measures import ACCURACY, averaged
+from cgqbench.analysis.spread import Statistic, statistic
+from cgqbench.analysis.summary import counted
+from cgqbench.records.reading import Run
+
+TODAY = {"table1": "today1", "table2": "today2"}
+"""The paper's tables, and the experiments that have the same columns for today's methods."""
+BESIDE = ("sgd_cosine", "search")
+"""What is put beside the paper's methods: a tuned schedule, and no rate at all."""
+WINDOW = 1 / 20
+"""Of the epochs of a run; accuracies jump from one to the next, and no single one is to decide."""
+ROUNDING = 1e-9
+
+
+def columns(compared: Sequence[Comparison]) -> list[Comparison]:
+    """The paper's columns in which a method searches, with what is beside them, passes known."""
+    known = {one.problem: one for one in compared}
+    found = []
+    for one in compared:
+        if one.problem.experiment not in TODAY:
+            continue
+        today = known.get(replace(one.problem, experiment=TODAY[one.problem.experiment]))
+        both = [one, today] if today else [one]
+        methods = {
+            method: group
+            for each in both
+            for method, group in each.methods.items()
+            if (each is one or method in BESIDE) and work(group)
+        }
+        labels = {method: label for each in both for method, label in each.labels.items()}
+        if any((passes(group) or 1.0) > 1.0 for group in methods.values()):
+            found.append(replace(one, methods=methods, labels=labels))
+    return found
+
+
+def accuracy_after(runs: Sequence[Run], done: float) -> Statistic | None:
+    """Over seeds, when each has done the work of so many epochs of SGD.
+
+    Of each seed the mean over the last twentieth of its epochs up to there; None if any has not
+    done as much.
+    """
+    return _over_seeds(runs, done, ACCURACY, WINDOW)
+
+
+def averaged_after(runs: Sequence[Run], done: float) -> Statistic | None:
+    """The same of the averaged weights at that moment; they do not jump."""
+    return _over_seeds(runs, done, averaged(ACCURACY), 0.0)
+
+
+def _over_seeds(runs: Sequence[Run], done: float, metric: str, window: float) -> Statistic | None:
+    values = [_after(run, done, metric, window) for run in counted(runs)]
+    return None if None in values else statistic(values)
+
+
+def _after(run: Run, done: float, metric: str, window: float) -> float | None:
+    spent = work([run])
+    if not spent or spent[-1] < done * (1 - ROUNDING):
+        return None
+    last = bisect_right(spent, done * (1 + ROUNDING))
+    first = max(0, last - max(1, round(window * run.header["epochs"])))
+    found = [row[metric] for row in run.epochs[first:last] if row.get(metric) is not None]
+    return statistics.fmean(found) if found else None
