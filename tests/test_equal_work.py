@@ -110,9 +110,9 @@ def test_the_table_has_the_best_of_each_moment_in_bold(column):
         "after 5", "after 10", "after 20", "after 30", "after 40",
     ]  # fmt: skip
     assert texts(table) == [
-        ["SGD", "1 seed", "40", "4.50", "9.50", "19.50", "29.50", "39.50"],
-        ["CGQ(2pt)", "1 seed", "80", "1.50", "4.50", "9.50", "14.50", "19.50"],
-        ["SGD + cosine", "1 seed", "40", "4.50", "9.50", "19.50", "29.50", "39.50"],
+        ["SGD", "1", "40", "4.50", "9.50", "19.50", "29.50", "39.50"],
+        ["CGQ(2pt)", "1", "80", "1.50", "4.50", "9.50", "14.50", "19.50"],
+        ["SGD + cosine", "1", "40", "4.50", "9.50", "19.50", "29.50", "39.50"],
     ]
     bold = {span.text for span in table.spans if span.bold}
     assert bold == {"4.50", "9.50", "19.50", "29.50", "39.50"} | {
@@ -126,7 +126,7 @@ def test_the_table_has_the_best_of_each_moment_in_bold(column):
 def test_what_did_less_work_has_a_dash(column):
     write(column, rows(1.0)[:10], method="adam", end=None, epochs=EPOCHS, **COLUMN)
     (table,) = at_equal_work(made(column))
-    assert ["Adam", "1 seed", "10", "4.50", "9.50", "–", "–", "–"] in texts(table)
+    assert ["Adam", "1", "10", "4.50", "9.50", "–", "–", "–"] in texts(table)
 
 
 def test_it_is_among_the_answers_where_there_is_a_column(column, tmp_path):

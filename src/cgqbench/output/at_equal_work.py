@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cgqbench.analysis.comparison import Comparison, several
+from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.curves import BACKWARD, work
 from cgqbench.analysis.equal_work import WINDOW, accuracy_after, averaged_after, columns
 from cgqbench.analysis.measures import ACCURACY, best, shown_with_spread
@@ -37,11 +37,16 @@ def _table(column: Comparison) -> Table:
             _cell(last[method][at], mean[method][at], bold[at], bold_averaged[at])
             for at in range(len(marks))
         ]
-        name = plain_row(column.labels[method], several(len(runs), "seed"), f"{work(runs)[-1]:.0f}")
+        name = plain_row(column.labels[method], len(runs), f"{work(runs)[-1]:.0f}")
         rows.append((*name, *cells))
     return Table(
         f"{column.title}, at equal work",
-        (Column("method"), Column("seeds"), Column("work of the run", numbers=True), *heads),
+        (
+            Column("method"),
+            Column("seeds", numbers=True),
+            Column("work of the run", numbers=True),
+            *heads,
+        ),
         tuple(rows),
         "Test accuracy (%) after the work of so many epochs of SGD. Work is passes through the "
         f"network, a backward one as {BACKWARD:g} forward ones; what an optimizer does besides is "
