@@ -148,10 +148,13 @@ def test_the_cosine_ends_at_zero_with_the_run(method):
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("network", "decay"), [("mlp", 0.0), ("vgg16", 5e-4), ("resnet110", 3e-4)])
-def test_cocob_has_the_papers_settings(network, decay):
+@pytest.mark.parametrize(
+    ("network", "alpha", "decay"),
+    [("mlp", 100.0, 0.0), ("vgg16", 1000.0, 5e-4), ("resnet110", 100.0, 3e-4)],
+)
+def test_cocob_has_the_settings_of_its_network(network, alpha, decay):
     (group,) = chosen("cocob", network).optimizer(nn.Linear(2, 2), BUDGET, 0).param_groups
-    assert (group["alpha"], group["weight_decay"]) == (100.0, decay)
+    assert (group["alpha"], group["weight_decay"]) == (alpha, decay)
 
 
 @pytest.mark.parametrize("method", METHODS)

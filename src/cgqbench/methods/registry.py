@@ -48,7 +48,8 @@ METHODS: dict[str, Method] = {
         _PAPER_SGD_FAMILIES,
         library="pytorch_optimizer",
     ),
-    "cocob": Method("COCOB", optimizers.cocob, {"alpha": 100.0}, _decayed()),
+    # Its first step moves every weight by 1/alpha, which at 100 kills a plain VGG within ten steps.
+    "cocob": Method("COCOB", optimizers.cocob, {"alpha": 100.0}, _decayed(vgg={"alpha": 1000.0})),
     "armijo": Method("Armijo", optimizers.armijo, {"lr": 0.5, "c": 0.1, "backtrack": 0.9}),
     "pal": Method(
         "PAL",
