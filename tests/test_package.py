@@ -16,13 +16,22 @@ import cgq
 PARTS = re.compile(r"extra == .(bench|dev|docs|hf|lightning|skorch).")
 
 
-def test_import_is_silent_and_leaves_optional_parts_alone() -> None:
-    others = {"cgqbench", "matplotlib"}.union(*HOSTS.values())
-    code = f"import cgq, sys; print({others!r} & set(sys.modules))"
+def imported(module: str, of: set[str]) -> tuple[str, str]:
+    """What a fresh process prints of these modules, and whatever else, once it has the first."""
+    code = f"import {module}, sys; print({of!r} & set(sys.modules))"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
-    assert (run.stdout, run.stderr) == ("set()\n", "")
+    return run.stdout, run.stderr
+
+
+def test_import_is_silent_and_leaves_optional_parts_alone() -> None:
+    others = {"cgqbench", "matplotlib"}.union(*HOSTS.values())
+    assert imported("cgq", others) == ("set()\n", "")
+
+
+def test_the_command_and_the_process_of_a_cell_start_without_what_draws() -> None:
+    assert imported("cgqbench.__main__", {"matplotlib", "jinja2"}) == ("set()\n", "")
 
 
 def test_signature_is_the_contract() -> None:

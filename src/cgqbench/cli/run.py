@@ -20,7 +20,6 @@ from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
 from cgqbench.methods.schedules import Budget
-from cgqbench.output.outcome import write_outcome
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import runs
 from cgqbench.records.record import Record, RecordError
@@ -86,6 +85,8 @@ class Run:
             console.rule(escape(cell.name), style="red")
             console.print(escape(reason), soft_wrap=True)
         if len(failed) < len(cells) and runs(self.out / "records"):
+            from cgqbench.output.outcome import write_outcome  # which the cells' processes spare
+
             write_outcome(self.out / "records", self.out, console)
         if deadline != NEVER and (words := what_is_left(cells, self.out / "records")):
             console.print(words, soft_wrap=True, highlight=False, markup=False)
