@@ -3,6 +3,7 @@
 import getpass
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def as_many_threads_as_before():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def as_if_nothing_was_compiled():
+    """Once a module was compiled in place each new optimizer looks for such ones: 0.2 s a test."""
+    yield
+    if compiler := sys.modules.get("torch._dynamo.eval_frame"):
+        compiler.always_optimize_code_objects.clear()
 
 
 @pytest.fixture
