@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_one_wrong_bit_in_a_number_is_noticed(tmp_path):
         checkpoint.load(CPU)
 
 
-@pytest.mark.parametrize("found", [b"", b"{", b"PK\x03\x04 a file of torch"])
+@pytest.mark.parametrize("found", [b"", b"{", b"PK\x03\x04 of torch", b'{"set": 1e999}'])
 def test_what_is_no_checkpoint_is_not_loaded_and_makes_room_for_one(found, tmp_path):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
     checkpoint.path.write_bytes(found)
@@ -132,12 +133,17 @@ def test_a_set_that_is_half_written_is_never_loaded(call, tmp_path, small_parts,
     assert died == (call < parts + 2)
     assert parts + 2 < CALLS, "the last of them comes too late"
     assert checkpoint.load(CPU)["number"] == (1.0 if died else 2.0)
+    removed = tmp_path / "removed"
+    shutil.copytree(tmp_path, removed)
+    Checkpoint(removed / "cell.ckpt").remove()
+    assert files(removed) == []
+    shutil.rmtree(removed)
     checkpoint.save(made(3.0))
     assert checkpoint.load(CPU)["number"] == 3.0
     assert len(files(tmp_path)) == parts + 1, "what was left of the torn set is gone"
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, OSError])
 @pytest.mark.parametrize("call", range(1, 12, 2))
 def test_an_interrupted_write_is_an_interrupt(interrupt, call, tmp_path, monkeypatch):
     """And no complaint of torch's about the place in its file."""
@@ -222,7 +228,7 @@ def test_a_run_whose_part_is_lost_names_the_cure(tmp_path, small_parts):
     cell = cell_of("sgd")
     stopped(cell, tmp_path, 2)
     next(record_path(cell, tmp_path).parent.glob("*.ckpt.*")).unlink()
-    with pytest.raises(RecordError, match=r"no whole checkpoint.*--restart"):
+    with pytest.raises(RecordError, match=r"no whole checkpoint.*Remove .*jsonl"):
         run_cell(cell, Conditions(tmp_path, resume=True))
     with Record(record_path(cell, tmp_path)) as record:
         record.restart()

@@ -14,7 +14,7 @@ from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import METHODS
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path, refuse_differences
-from cgqbench.records.reading import runs
+from cgqbench.records.reading import read_run, runs
 from cgqbench.records.record import Record, RecordError, times_of
 from cgqbench.tasks.seeds import derived
 from cgqbench.training.arithmetic import Arithmetic
@@ -170,12 +170,12 @@ def test_a_run_is_not_continued_with_other_threads(tmp_path):
 def test_a_lost_checkpoint_is_named(tmp_path):
     cell = interrupted(tmp_path)
     record_path(cell, tmp_path).with_suffix(".ckpt").unlink()
-    with pytest.raises(RecordError, match=r"missing.*--restart"):
+    with pytest.raises(RecordError, match=r"missing.*Remove .*jsonl to run this one again"):
         run_cell(cell, Conditions(tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("damage", ["half", "words", "other"])
-def test_a_checkpoint_that_is_none_is_named(damage, tmp_path):
+def test_a_checkpoint_that_is_none_is_named_and_the_cure_cures(damage, tmp_path):
     cell = interrupted(tmp_path)
     path = record_path(cell, tmp_path).with_suffix(".ckpt")
     if damage == "other":
@@ -183,8 +183,13 @@ def test_a_checkpoint_that_is_none_is_named(damage, tmp_path):
     else:
         content = path.read_bytes()
         path.write_bytes(b"hello" if damage == "words" else content[: len(content) // 2])
-    with pytest.raises(RecordError, match=r"no whole checkpoint.*--restart"):
+    with pytest.raises(RecordError, match=r"no whole.*no index.*Remove .*jsonl to run this one"):
         run_cell(cell, Conditions(tmp_path, resume=True))
+    record = record_path(cell, tmp_path)
+    record.unlink()
+    run_cell(cell, Conditions(tmp_path, resume=True))
+    assert record.read_bytes() == bytes_after(cell, tmp_path / "whole")
+    assert [line["epoch"] for line in read_run(record).times] == list(range(1, cell.epochs + 1))
 
 
 def test_two_processes_cannot_write_one_record(tmp_path):
@@ -300,7 +305,7 @@ def test_a_record_names_the_choice_of_kernels_and_is_continued_with_no_other(tmp
     assert run.header["kernels"] == "others"
     assert Arithmetic(CPU).kernels == {}
     monkeypatch.setattr(Arithmetic, "kernels", Arithmetic(torch.device("cuda")).kernels)
-    with pytest.raises(RecordError, match=r"kernels 'others', not .*rule B.*--restart"):
+    with pytest.raises(RecordError, match=r"kernels 'others', not .*rule B.*Remove .*jsonl.*--out"):
         run_cell(cell, Conditions(tmp_path, resume=True))
 
 

@@ -127,7 +127,7 @@ def test_a_checkpoint_of_a_run_is_not_unpickled(tmp_path: Path) -> None:
         run_cell(cell, Conditions(tmp_path), killed)
     trace = tmp_path / "trace"
     torch.save({"row": Trap(trace)}, path.with_suffix(".ckpt"))
-    with pytest.raises(RecordError, match=r"no whole checkpoint.*--restart"):
+    with pytest.raises(RecordError, match=r"no whole checkpoint.*Remove .*jsonl"):
         run_cell(cell, Conditions(tmp_path, resume=True))
     assert not trace.exists()
 

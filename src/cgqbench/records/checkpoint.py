@@ -45,11 +45,10 @@ class Checkpoint:
         number = 1 + self._last_set()
         with _Parts(lambda part: self._part(number, part)) as parts:
             _save(content, parts)
-        draft = self.path.with_name(f"{self.path.name}.draft")
-        with draft.open("wb") as file:
+        with self._draft.open("wb") as file:
             file.write(json.dumps({"set": number, "parts": parts.checksums}).encode())
             _settle(file)
-        os.replace(draft, self.path)
+        os.replace(self._draft, self.path)
         self._remove_parts(but=number)
 
     def load(self, place: torch.device) -> Any:
@@ -61,7 +60,12 @@ class Checkpoint:
     def remove(self) -> None:
         """Remove all of it, the index first: parts alone are nothing."""
         self.path.unlink(missing_ok=True)
+        self._draft.unlink(missing_ok=True)
         self._remove_parts(but=None)
+
+    @property
+    def _draft(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.draft")
 
     def _part(self, number: int, part: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}-{part:03}")
@@ -78,8 +82,8 @@ class Checkpoint:
         try:
             found = json.loads(self.path.read_bytes())
             number, checksums = int(found["set"]), [int(each) for each in found["parts"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self.path} is no index of parts.") from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise CheckpointError("it is no index of parts, as this version writes it") from error
         return {"set": number, "parts": checksums}
 
     def _joined(self, number: int, checksums: list[int]) -> Iterator[bytes]:
@@ -87,7 +91,7 @@ class Checkpoint:
             path = self._part(number, part)
             content = path.read_bytes() if path.exists() else b""
             if zlib.crc32(content) != checksum:
-                raise CheckpointError(f"{path} is missing, or not the one that was written.")
+                raise CheckpointError(f"{path} is missing, or not the one that was written")
             yield content
 
     def _remove_parts(self, but: int | None) -> None:
@@ -137,8 +141,8 @@ def _save(content: Any, parts: _Parts) -> None:
     try:
         torch.save(content, parts)  # type: ignore[arg-type] # it needs write and flush
     except RuntimeError as error:
-        # Interrupted while it writes, torch complains of the place in the file instead.
-        if isinstance(error.__context__, KeyboardInterrupt | SystemExit):
+        # Where writing ends early, torch complains of the place in the file instead.
+        if isinstance(error.__context__, KeyboardInterrupt | SystemExit | OSError):
             raise error.__context__ from None
         raise
 

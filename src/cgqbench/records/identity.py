@@ -13,6 +13,7 @@ from cgqbench.tasks.task import Task
 # What may differ between the run that began a cell and the one that continues it. A task is
 # known by its checksum, wherever its file lies.
 INCIDENTAL = ("command", "task")
+RESTART = "Add --restart to begin again."
 
 
 def record_path(cell: Cell, records: Path) -> Path:
@@ -26,7 +27,7 @@ def identity_of(cell: Cell, task: Task) -> Line:
     return {**asdict(cell), "settings": settings, "checksum": task.checksum}
 
 
-def refuse_differences(path: Path, found: Line, wanted: Line) -> None:
+def refuse_differences(path: Path, found: Line, wanted: Line, cure: str = RESTART) -> None:
     """Raise if a file's first line says otherwise than `wanted`, in what is not incidental."""
     if found.get("device") == "cpu":  # older records do not say it
         found = {"arithmetic": "float32", **found}
@@ -37,6 +38,6 @@ def refuse_differences(path: Path, found: Line, wanted: Line) -> None:
     ]
     if differing:
         raise RecordError(
-            f"{path} was made with {'; '.join(differing)}. Add --restart to begin again, "
-            "or choose another folder with --out."
+            f"{path} was made with {'; '.join(differing)}. {cure} Or choose another folder with "
+            "--out."
         )

@@ -12,7 +12,7 @@ from cgq import CGQ
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.continuing import continued_from
-from cgqbench.records.identity import identity_of, record_path, refuse_differences
+from cgqbench.records.identity import RESTART, identity_of, record_path, refuse_differences
 from cgqbench.records.latest_state import LatestState
 from cgqbench.records.record import Line, RecordError, append, hold, parsed
 from cgqbench.tasks.seeds import derived, seed_everything
@@ -45,7 +45,7 @@ def record_landscapes(
     path = record_path(cell, conditions.records).with_suffix(".landscape.jsonl")
     checkpoint, draft = Checkpoint(path.with_suffix(".ckpt")), path.with_suffix(".draft")
     if path.exists() and not restart:
-        first, *_ = parsed(path, "Add --restart to make it again.") or [{}]
+        first, *_ = parsed(path, RESTART) or [{}]
         wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name, "looks": looks}
         refuse_differences(path, first, wanted)
         checkpoint.remove()  # killed after its last look
@@ -78,7 +78,7 @@ def _continued(
     if not checkpoint.exists():
         return 0, [header]
     names, place = {"epoch", "lines", "learner"}, learner.arithmetic.device
-    saved = continued_from(checkpoint, names, path, place)
+    saved = continued_from(checkpoint, names, path, place, RESTART)
     if not resume:
         raise RecordError(
             f"{path} is unfinished ({saved['epoch']} of {header['epochs']} epochs). Add --resume "

@@ -166,28 +166,30 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
 def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> int:
     """Bring the learner to where the record stands; how many epochs are done."""
     if not record.lines:
+        record.restart()  # of one that was removed a checkpoint and times may lie there
         return 0
     if not resume:
         raise RecordError(
             f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
             "or --restart to begin again."
         )
-    refuse_differences(record.path, record.header or {}, header)
+    # Not with --restart, which discards the finished runs of the command as well.
+    cure = f"Remove {record.path} to run this one again; finished runs stay."
+    refuse_differences(record.path, record.header or {}, header, cure)
     checkpoint = record.checkpoint
     if not checkpoint.exists():
         if record.epochs:
             raise RecordError(
-                f"{checkpoint.path} is missing, so {record.path} cannot be continued. Add "
-                "--restart to begin again."
+                f"{checkpoint.path} is missing, so {record.path} cannot be continued. {cure}"
             )
         return 0
     names, place = {"row", "times", "learner"}, learner.arithmetic.device
-    saved = continued_from(checkpoint, names, record.path, place)
+    saved = continued_from(checkpoint, names, record.path, place, cure)
     row: Line = saved["row"]
     if row["epoch"] > record.epochs + 1:
         raise RecordError(
             f"{checkpoint.path} is of epoch {row['epoch']}, {record.path} holds "
-            f"{record.epochs}. Add --restart to begin again."
+            f"{record.epochs}. {cure}"
         )
     if row["epoch"] == record.epochs + 1:  # stopped between checkpoint and row
         record.append(row)
