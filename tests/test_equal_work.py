@@ -123,6 +123,56 @@ def test_the_table_has_the_best_of_each_moment_in_bold(column):
     assert cgq[-1].notes == ((("averaged ", False), ("70.00", False)),)
 
 
+def test_table_2_has_its_own_methods_beside_it(column):
+    paper = {"experiment": "table2", "dataset": "cifar10", "network": "vgg16"}
+    for method in ("sgd", "cgq"):
+        write(column, rows(4.0), method=method, **paper)
+    for method in ("search", "adamw"):
+        write(column, rows(1.0), method=method, **{**paper, "experiment": "today2"})
+    found = {one.problem.experiment: list(one.methods) for one in columns(made(column))}
+    assert found == {"table1": ["sgd", "cgq", "sgd_cosine"], "table2": ["sgd", "cgq", "search"]}
+
+
+def bold(table: Table) -> list[str]:
+    """The methods that are called the best of the last moment."""
+    return [row[0].value[0].text for row in table.rows if row[-1].value[0].bold]
+
+
+def test_what_looks_level_is_level(column):
+    write(column, rows(1.0, first=0.004), method="adam", **COLUMN)
+    (table,) = at_equal_work(made(column))
+    assert bold(table) == ["SGD", "Adam", "SGD + cosine"]
+
+
+def test_who_has_lost_seeds_is_not_the_best_and_says_so(column):
+    write(column, rows(1.0, first=10.0), method="adam", **COLUMN)
+    for seed in (1, 2):
+        lost = {"seed": seed, "end": "diverged", "epochs": EPOCHS}
+        write(column, rows(1.0)[:3], method="adam", **lost, **COLUMN)
+    (table,) = at_equal_work(made(column))
+    (adam,) = [row for row in table.rows if row[0].value[0].text == "Adam"]
+    assert (adam[1].value[0].text, adam[1].notes[0][0].text) == ("3", "2 of 3 diverged")
+    assert adam[-1].value[0].text == "49.50"
+    assert bold(table) == ["SGD", "SGD + cosine"]
+
+
+def test_fewer_seeds_are_a_first_look_that_takes_the_mark_away(column):
+    for seed in (1, 2):
+        write(column, rows(1.0), method="sgd", seed=seed, **COLUMN)
+        write(column, rows(4.0), method="cgq", seed=seed, **COLUMN)
+    write(column, rows(1.0, first=10.0), method="adam", **COLUMN)
+    (table,) = at_equal_work(made(column))
+    assert bold(table) == []
+
+
+def test_an_epoch_without_its_test_does_not_count(tmp_path):
+    gaps = rows(1.0)
+    gaps[19]["test_accuracy"] = None
+    write(tmp_path, gaps, method="sgd", **COLUMN)
+    (compared,) = made(tmp_path)
+    assert accuracy_after(compared.methods["sgd"], 20).mean == 19.0
+
+
 def test_what_did_less_work_has_a_dash(column):
     write(column, rows(1.0)[:10], method="adam", end=None, epochs=EPOCHS, **COLUMN)
     (table,) = at_equal_work(made(column))

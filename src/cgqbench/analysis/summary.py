@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cgqbench.analysis.comparison import Comparison
@@ -29,10 +29,7 @@ class Entry:
     values: dict[str, Statistic]
     """By metric; a metric that was not recorded is left out."""
     best: frozenset[str] = frozenset()
-    """The metrics in which, as far as shown, no complete entry with as many seeds is better.
-
-    Only of those with the most seeds, and if they are several: fewer are a first look, though
-    one that is better takes the mark away."""
+    """The metrics in which it may be called the best: `best_methods`."""
 
     @property
     def complete(self) -> bool:
@@ -46,12 +43,37 @@ def summary(comparison: Comparison) -> list[Entry]:
         _entry(comparison.problem, method, comparison.labels[method], group)
         for method, group in comparison.methods.items()
     ]
-    return [replace(entry, best=_best(entry, column)) for entry in column]
+    marks = {
+        metric: best_methods(metric, {one.method: one.values.get(metric) for one in column}, column)
+        for metric in METRICS
+    }
+    return [
+        replace(entry, best=frozenset(each for each in METRICS if entry.method in marks[each]))
+        for entry in column
+    ]
 
 
 def means(entries: Iterable[Entry], metric: str) -> list[float]:
     """The means of those that have the metric."""
     return [entry.values[metric].mean for entry in entries if metric in entry.values]
+
+
+def best_methods(
+    measure: str, values: Mapping[str, Statistic | None], column: Sequence[Entry]
+) -> set[str]:
+    """Those that, as far as shown, no complete entry is better than.
+
+    Only of those with the most seeds, and if they are several: fewer are a first look, though
+    one that is better takes the mark away.
+    """
+    complete = [entry for entry in column if entry.complete]
+    most = max((entry.seeds for entry in complete), default=0)
+    rivals = {entry.method for entry in complete if entry.seeds == most}
+    known = {entry.method: value.mean for entry in complete if (value := values.get(entry.method))}
+    if len(rivals) < 2 or not known:
+        return set()
+    top = shown(measure, best(measure, known.values()))
+    return {method for method in rivals & known.keys() if shown(measure, known[method]) == top}
 
 
 def counted(runs: Sequence[Run]) -> list[Run]:
@@ -76,16 +98,3 @@ def _entry(problem: Problem, method: str, label: str, runs: list[Run]) -> Entry:
         epoch=last,
         values={metric: value for metric, value in found.items() if value is not None},
     )
-
-
-def _best(entry: Entry, column: list[Entry]) -> frozenset[str]:
-    complete = [rival for rival in column if rival.complete]
-    most = max((rival.seeds for rival in complete), default=0)
-    rivals = [rival for rival in complete if rival.seeds == most]
-    if entry not in rivals or len(rivals) == 1:
-        return frozenset()
-    found = []
-    for metric, value in entry.values.items():
-        if shown(metric, value.mean) == shown(metric, best(metric, means(complete, metric))):
-            found.append(metric)
-    return frozenset(found)

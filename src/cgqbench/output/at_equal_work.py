@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.curves import BACKWARD, work
 from cgqbench.analysis.equal_work import WINDOW, accuracy_after, averaged_after, columns
-from cgqbench.analysis.measures import ACCURACY, best, shown_with_spread
+from cgqbench.analysis.measures import ACCURACY, shown_with_spread
 from cgqbench.analysis.spread import Statistic
+from cgqbench.analysis.summary import Entry, best_methods, summary
+from cgqbench.output.results_table import BOLD, remarks
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
@@ -23,22 +25,14 @@ def at_equal_work(compared: Sequence[Comparison]) -> list[Table]:
 def _table(column: Comparison) -> Table:
     marks = [share * column.problem.epochs for share in SHARES]
     heads = [Column(f"after {mark:g}", numbers=True) for mark in marks]
-    groups = column.methods
-    last = {
-        method: [accuracy_after(runs, mark) for mark in marks] for method, runs in groups.items()
-    }
-    mean = {
-        method: [averaged_after(runs, mark) for mark in marks] for method, runs in groups.items()
-    }
-    bold, bold_averaged = _best(last), _best(mean)
+    entries = summary(column)
+    moments = [_moment(column, entries, mark) for mark in marks]
     rows = []
-    for method, runs in groups.items():
-        cells = [
-            _cell(last[method][at], mean[method][at], bold[at], bold_averaged[at])
-            for at in range(len(marks))
-        ]
-        name = plain_row(column.labels[method], len(runs), f"{work(runs)[-1]:.0f}")
-        rows.append((*name, *cells))
+    for entry in entries:
+        runs, notes = column.methods[entry.method], remarks(entry, with_seeds=False)
+        seeds = TableCell((Span(str(entry.seeds)),), (notes,) if notes else ())
+        (name, spent) = plain_row(entry.label, f"{work(runs)[-1]:.0f}")
+        rows.append((name, seeds, spent, *(moment[entry.method] for moment in moments)))
     return Table(
         f"{column.title}, at equal work",
         (
@@ -51,24 +45,29 @@ def _table(column: Comparison) -> Table:
         "Test accuracy (%) after the work of so many epochs of SGD. Work is passes through the "
         f"network, a backward one as {BACKWARD:g} forward ones; what an optimizer does besides is "
         f"not in it. Mean over the last {WINDOW:.0%} of a run's epochs up to there, ± standard "
-        "deviation over seeds; averaged: by the averaged weights at that moment. Bold: the best. "
-        "–: it did less work",
+        f"deviation over seeds; averaged: by the averaged weights at that moment. {BOLD}. "
+        "–: it did less work, was in its first epoch, or diverged",
     )
 
 
-def _best(found: dict[str, list[Statistic | None]]) -> list[float | None]:
-    """Of each column of numbers."""
-    values = [[one.mean for one in column if one] for column in zip(*found.values(), strict=True)]
-    return [best(ACCURACY, column) if column else None for column in values]
+def _moment(column: Comparison, entries: Sequence[Entry], mark: float) -> dict[str, TableCell]:
+    """A cell for each method, when it has done the work of so many epochs of SGD."""
+    last = {method: accuracy_after(runs, mark) for method, runs in column.methods.items()}
+    mean = {method: averaged_after(runs, mark) for method, runs in column.methods.items()}
+    best, best_averaged = (best_methods(ACCURACY, each, entries) for each in (last, mean))
+    return {
+        method: _cell(last[method], mean[method], method in best, method in best_averaged)
+        for method in column.methods
+    }
 
 
 def _cell(
-    last: Statistic | None, mean: Statistic | None, best: float | None, best_averaged: float | None
+    last: Statistic | None, mean: Statistic | None, best: bool, best_averaged: bool
 ) -> TableCell:
     if last is None:
         return TableCell((Span("–"),))
-    value = (Span(shown_with_spread(ACCURACY, last), last.mean == best),)
+    value = (Span(shown_with_spread(ACCURACY, last), best),)
     if mean is None:
         return TableCell(value)
-    note = Span("averaged "), Span(shown_with_spread(ACCURACY, mean), mean.mean == best_averaged)
+    note = Span("averaged "), Span(shown_with_spread(ACCURACY, mean), best_averaged)
     return TableCell(value, (note,))

@@ -1,6 +1,6 @@
 """The table of an experiment: rows are methods, columns are problems.
 
-What is printed bold is decided by `_best` in `analysis/summary.py`.
+What is printed bold is decided by `best_methods` in `analysis/summary.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from cgqbench.experiments import EXPERIMENTS, paper
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
 from cgqbench.output.zoo.tasks import zoo_tasks
 from cgqbench.tasks.zoo import ZOO
+
+BOLD = (
+    "Bold: the best of its column, if its seeds all finished and, where their numbers differ, are "
+    "the most"
+)
 
 
 def results_tables(compared: Sequence[Comparison]) -> dict[str, Table]:
@@ -57,10 +62,7 @@ def _caption(table: Table, entries: Sequence[Entry]) -> str:
     if any(text.startswith("averaged") for text in texts):
         sentences.append("Averaged: the same test with the anytime average of the weights")
     if len(table.rows) > 1:
-        sentences.append(
-            "Bold: the best of its column, if its seeds all finished and, where their "
-            "numbers differ, are the most"
-        )
+        sentences.append(BOLD)
     if any(text.endswith("–") for text in texts):
         sentences.append("–: diverged, or not finite")
     return ". ".join([*sentences, ""]).strip()
@@ -71,7 +73,7 @@ def _cell(method: str, column: dict[str, Entry]) -> TableCell:
         return TableCell()
     entry = column[method]
     with_seeds = len({one.seeds for one in column.values()}) > 1
-    notes = _average(entry), _paper(entry), _remarks(entry, with_seeds)
+    notes = _average(entry), _paper(entry), remarks(entry, with_seeds)
     return TableCell(_value(entry), tuple(line for line in notes if line))
 
 
@@ -101,17 +103,18 @@ def _paper(entry: Entry) -> tuple[Span, ...]:
     return (Span(f"{words} {numbers}"),)
 
 
-def _remarks(entry: Entry, with_seeds: bool) -> tuple[Span, ...]:
-    remarks = []
+def remarks(entry: Entry, with_seeds: bool) -> tuple[Span, ...]:
+    """How many seeds there are, if asked for, and which of them have not come to a good end."""
+    found = []
     if with_seeds:
-        remarks.append(several(entry.seeds, "seed"))
+        found.append(several(entry.seeds, "seed"))
     if entry.diverged:
-        remarks.append(f"{entry.diverged} of {entry.seeds} diverged")
+        found.append(f"{entry.diverged} of {entry.seeds} diverged")
     if entry.unfinished:
         going = entry.unfinished + entry.diverged == entry.seeds
         at = f"epoch {entry.epoch} of {entry.problem.epochs}"
-        remarks.append(at if going else f"{entry.unfinished} of {entry.seeds} unfinished")
-    return (Span(", ".join(remarks)),) if remarks else ()
+        found.append(at if going else f"{entry.unfinished} of {entry.seeds} unfinished")
+    return (Span(", ".join(found)),) if found else ()
 
 
 def _words(quality: str) -> str:
