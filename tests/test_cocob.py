@@ -185,10 +185,12 @@ def test_the_first_bets_are_kept_small_for_a_hundred_steps():
     assert theta.item() == -0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_a_coordinate_without_a_gradient_stays_where_it_is(dtype):
+@pytest.mark.parametrize("eps", [1e-8, 1e-300])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_coordinate_without_a_gradient_stays_where_it_is(dtype, alpha, eps):
     theta = nn.Parameter(torch.ones(2, dtype=dtype))
-    optimizer = COCOB([theta])
+    optimizer = COCOB([theta], alpha=alpha, eps=eps)
     for _ in range(3):
         theta.grad = torch.tensor([0.0, 1.0], dtype=dtype)
         optimizer.step()
@@ -215,3 +217,20 @@ def test_sparse_gradients_name_the_cure_before_anything_moves():
     with pytest.raises(ValueError, match="dense gradients"):
         optimizer.step()
     assert first.tolist() == [1.0, 1.0]
+
+
+def test_complex_parameters_name_the_cure_before_anything_moves():
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    optimizer = COCOB([{"params": [first]}, {"params": [second]}])
+    (second.abs().sum() + first.sum()).backward()
+    with pytest.raises(ValueError, match="view_as_real"):
+        optimizer.step()
+    assert first.tolist() == [1.0, 1.0]
+
+
+def test_the_first_scale_is_that_of_the_paper():
+    theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    theta.grad = torch.full_like(theta, 1e-9)
+    COCOB([theta], alpha=0.0).step()
+    # L_1 = 1e-8, G_1 = 1e-9: a bet of -1e-9 / (1e-8 + 1e-9)
+    assert theta.item() == pytest.approx(-1 / 11)

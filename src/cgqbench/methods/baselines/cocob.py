@@ -29,7 +29,8 @@ class COCOB(Optimizer):
         params: parameters or parameter groups.
         alpha: α, about how many steps the first bets are kept small.
         weight_decay: as L2, in the gradient.
-        eps: L_0; at least the smallest normal number of a parameter's type.
+        eps: L_0; at least the root of the smallest normal number of a parameter's type, for its
+            square is divided by.
 
     >>> theta = torch.nn.Parameter(torch.tensor([3.0]))
     >>> optimizer = COCOB([theta], alpha=1.0)
@@ -60,8 +61,11 @@ class COCOB(Optimizer):
             ([param for param in group["params"] if param.grad is not None], group)
             for group in self.param_groups
         ]
-        if any(param.grad.is_sparse for params, _ in moving for param in params):
+        together = [param for params, _ in moving for param in params]
+        if any(param.grad.is_sparse for param in together):
             raise ValueError("COCOB bets on every coordinate. Use dense gradients (sparse=False).")
+        if any(param.is_complex() for param in together):
+            raise ValueError("COCOB bets on real numbers. Train torch.view_as_real(...) of these.")
         for params, group in moving:
             if params:
                 self._bet(params, group["alpha"], group["weight_decay"], group["eps"])
@@ -95,7 +99,8 @@ class COCOB(Optimizer):
         state: dict[str, Tensor] = self.state[param]
         if not state:
             state["start"] = param.detach().clone()
-            state["largest"] = torch.full_like(param, max(eps, torch.finfo(param.dtype).tiny))
+            least = math.sqrt(torch.finfo(param.dtype).tiny)
+            state["largest"] = torch.full_like(param, max(eps, least))
             for name in ("total", "negative", "reward"):
                 state[name] = torch.zeros_like(param)
         return state
