@@ -174,16 +174,36 @@ def test_a_lost_checkpoint_is_named(tmp_path):
         run_cell(cell, Conditions(tmp_path, resume=True))
 
 
-@pytest.mark.parametrize("damage", ["half", "words", "other"])
-def test_a_checkpoint_that_is_none_is_named_and_the_cure_cures(damage, tmp_path):
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def words(path: Path) -> None:
+    path.write_bytes(b"hello")
+
+
+def of_a_former_version(path: Path) -> None:
+    torch.save({"row": {}, "times": {}, "learner": {}}, path)
+
+
+def of_another_program(path: Path) -> None:
+    Checkpoint(path).save({"weights": torch.ones(3)})
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [
+        (half, "it is no index"),
+        (words, "it is no index"),
+        (of_a_former_version, "it is no index"),
+        (of_another_program, "it is another program's"),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_named_and_the_cure_cures(damaged, reason, tmp_path):
     cell = interrupted(tmp_path)
-    path = record_path(cell, tmp_path).with_suffix(".ckpt")
-    if damage == "other":
-        torch.save({"weights": torch.ones(3)}, path)
-    else:
-        content = path.read_bytes()
-        path.write_bytes(b"hello" if damage == "words" else content[: len(content) // 2])
-    with pytest.raises(RecordError, match=r"no whole.*no index.*Remove .*jsonl to run this one"):
+    damaged(record_path(cell, tmp_path).with_suffix(".ckpt"))
+    with pytest.raises(RecordError, match=rf"no whole.*{reason}.*Remove .*jsonl to run this one"):
         run_cell(cell, Conditions(tmp_path, resume=True))
     record = record_path(cell, tmp_path)
     record.unlink()
