@@ -119,7 +119,7 @@ def test_an_unfinished_cell_says_how_far_it_is(tmp_path):
     assert shown(tmp_path)[0] == "unfinished (7 of 20 epochs)"
     made(tmp_path, 98.3, seed=1)
     assert cell_in(tmp_path).verdict == Verdict.REPRODUCED, "by the seed that is finished"
-    assert shown(tmp_path)[-1] == "20 of 20 epochs, 1 seed, 1 more unfinished"
+    assert shown(tmp_path)[-1] == "20 of 20 epochs, 2 seeds, 1 of 2 unfinished"
 
 
 def test_a_record_without_an_epoch_is_not_a_run(tmp_path):

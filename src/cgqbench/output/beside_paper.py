@@ -103,12 +103,11 @@ def _ours(entry: Entry, cell: PaperCell) -> list[str]:
     if averaged(ACCURACY) in entry.values:
         lines.append(f"averaged {_shown(entry, averaged(ACCURACY))}")
     done = f"{entry.epoch or cell.done} of {several(cell.epochs, 'epoch')}"
-    counted = max((value.count for value in entry.values.values()), default=entry.seeds)
-    remarks = [done, several(counted, "seed")]
+    remarks = [done, several(entry.seeds, "seed")]
     if entry.diverged:
         remarks.append(f"{entry.diverged} of {entry.seeds} diverged")
     if entry.unfinished and entry.unfinished + entry.diverged < entry.seeds:
-        remarks.append(f"{entry.unfinished} more unfinished")
+        remarks.append(f"{entry.unfinished} of {entry.seeds} unfinished")
     return [*lines, ", ".join(remarks)]
 
 
