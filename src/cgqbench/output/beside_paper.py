@@ -62,9 +62,10 @@ def beside_paper(compared: Sequence[Comparison], table: str) -> Table | None:
         (Column("method"), *heads),
         tuple(rows),
         "The verdict, and how many points of accuracy ours is above the paper's. Train loss / test "
-        "accuracy (%) of the paper and ours, mean ± standard deviation over seeds. Averaged: with "
-        "the anytime average of the weights, which the verdict does not look at. No verdict: run "
-        f"for another number of epochs than the paper's. The rule is below “{OVERVIEW}”.",
+        "accuracy (%) of the paper and ours, mean ± standard deviation over the seeds that "
+        "finished or, before one has, that run. Averaged: with the anytime average of the weights, "
+        "which the verdict does not look at. No verdict: run for another number of epochs than the "
+        f"paper's. The rule is below “{OVERVIEW}”.",
     )
 
 
@@ -103,12 +104,18 @@ def _ours(entry: Entry, cell: PaperCell) -> list[str]:
     if averaged(ACCURACY) in entry.values:
         lines.append(f"averaged {_shown(entry, averaged(ACCURACY))}")
     done = f"{entry.epoch or cell.done} of {several(cell.epochs, 'epoch')}"
-    remarks = [done, several(entry.seeds, "seed")]
-    if entry.diverged:
-        remarks.append(f"{entry.diverged} of {entry.seeds} diverged")
-    if entry.unfinished and entry.unfinished + entry.diverged < entry.seeds:
-        remarks.append(f"{entry.unfinished} of {entry.seeds} unfinished")
-    return [*lines, ", ".join(remarks)]
+    return [*lines, f"{done}, {_seeds(entry)}"]
+
+
+def _seeds(entry: Entry) -> str:
+    """How many the numbers are of, of how many, and what became of the others."""
+    every = several(entry.seeds, "seed")
+    counted = max((value.count for value in entry.values.values()), default=entry.seeds)
+    lost = [f"{entry.diverged} diverged"] if entry.diverged else []
+    if 0 < entry.unfinished < entry.seeds:
+        lost.append(f"{entry.unfinished} unfinished")
+    of = every if counted == entry.seeds else f"{counted} of {every}"
+    return f"{of}; {', '.join(lost)}" if lost else of
 
 
 def _shown(entry: Entry, metric: str) -> str:
