@@ -207,6 +207,8 @@ def test_the_paper_s_value_stands_beside_ours_with_its_budget(tmp_path):
     assert "paper 0.007 / 98.24" in printed(tmp_path)
     write(tmp_path / "short", training(0, 3, 0.3, 98.0), method="cgq")
     assert "paper (20 epochs) 0.007 / 98.24" in printed(tmp_path / "short")
+    write(tmp_path / "large", training(0, 20, 0.3, 98.0), method="cgq", batch_size=128)
+    assert "ours at batch size 128, paper 0.007 / 98.24" in printed(tmp_path / "large")
 
 
 def test_names_cannot_break_out_of_a_table(tmp_path):

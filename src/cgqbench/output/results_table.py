@@ -99,6 +99,8 @@ def _paper(entry: Entry) -> tuple[Span, ...]:
     theirs = paper.RESULTS[key]
     budget = paper.EPOCHS[entry.problem.dataset]
     words = "paper" if budget == entry.problem.epochs else f"paper ({budget} epochs)"
+    if entry.problem.batch_size != paper.BATCH_SIZE:
+        words = f"ours at batch size {entry.problem.batch_size}, {words}"
     numbers = "–" if theirs is None else f"{theirs.train_loss:.3f} / {theirs.test_accuracy:.2f}"
     return (Span(f"{words} {numbers}"),)
 
