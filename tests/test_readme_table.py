@@ -37,7 +37,7 @@ def ended(folder: str, dataset: str, network: str) -> list:
     )
 
 
-@pytest.mark.parametrize("column", range(4), ids=["-".join(names) for names in COLUMNS])
+@pytest.mark.parametrize("column", range(len(COLUMNS)), ids=["-".join(names) for names in COLUMNS])
 def test_each_cell_is_that_of_the_records_and_of_the_paper(column):
     dataset, network = COLUMNS[column]
     name = TABLES[dataset.startswith("cifar")]
@@ -56,7 +56,7 @@ def test_each_cell_is_that_of_the_records_and_of_the_paper(column):
 
 
 @pytest.mark.parametrize("label", BESIDE)
-@pytest.mark.parametrize("column", range(4), ids=["-".join(names) for names in COLUMNS])
+@pytest.mark.parametrize("column", range(len(COLUMNS)), ids=["-".join(names) for names in COLUMNS])
 def test_so_is_what_stands_beside_them(column, label):
     dataset, network = COLUMNS[column]
     method, metric = BESIDE[label]

@@ -14,6 +14,7 @@ from cgqbench.cli.run import Run, clear_errors, command_line, device_of, going_o
 from cgqbench.cli.unheeded import refuse_unheeded
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell
+from cgqbench.experiments.paper import BATCH_SIZE
 from cgqbench.experiments.worth import by_worth
 from cgqbench.methods import METHODS
 
@@ -44,7 +45,7 @@ def compare(
     task: opt.Task = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs for every method.")] = 5,
     seeds: opt.Seeds = 1,
-    batch_size: opt.BatchSize = 64,
+    batch_size: opt.BatchSize = BATCH_SIZE,
     average: opt.Average = True,
     out: opt.Out = Path("out/compare"),
     resume: opt.Resume = False,

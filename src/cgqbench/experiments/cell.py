@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cgqbench.experiments.paper import BATCH_SIZE
 from cgqbench.tasks.named import by_name
 from cgqbench.tasks.task import Task
 from cgqbench.tasks.task_file import from_file
@@ -29,7 +30,7 @@ class Cell:
     method: str
     seed: int
     epochs: int
-    batch_size: int = 64
+    batch_size: int = BATCH_SIZE
     average: bool = True
     task: str | None = None
     """A file of the user's own that takes the place of dataset and network."""

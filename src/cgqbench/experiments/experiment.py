@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from cgqbench.experiments.cell import Cell
+from cgqbench.experiments.paper import BATCH_SIZE
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Column:
     dataset: str
     network: str
     epochs: int
-    batch_size: int = 64
+    batch_size: int = BATCH_SIZE
     part: str = ""
     """Of the experiment, if it has parts."""
 
