@@ -28,7 +28,7 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Whether the run ended with a loss that is not finite."""
+        """Whether the run ended early: its loss was not finite, or its network dead for good."""
         return self.end is not None and self.end["status"] == "diverged"
 
 

@@ -18,6 +18,7 @@ from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import Line, Record, RecordError
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
+from cgqbench.training.dead_network import dead_since, first_weights
 from cgqbench.training.deadline import NEVER, Deadline, TimeUpError
 from cgqbench.training.epoch import train_epoch
 from cgqbench.training.evaluation import all_finite, evaluated
@@ -76,7 +77,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         with board as log, LatestState(record.checkpoint) as latest:
             for row in record.lines[1:]:
                 log(row)
-            while done < cell.epochs and not _diverged(record):
+            while done < cell.epochs and _lost(record) is None:
                 until = deadline.sooner(latest.seconds_to_write)
                 if not until.fits(seconds):
                     return False
@@ -144,6 +145,7 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
     The state, which holds the row, comes first: whatever happens between the two, the row can be
     written.
     """
+    before = first_weights(learner.model)
     began = time.perf_counter()
     trained = train_epoch(learner, epoch, tell)
     trained_at = time.perf_counter()
@@ -152,6 +154,8 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
     if not all_finite(learner.model):
         tested["test_loss"] = None
     row = {"kind": "epoch", "epoch": epoch, **trained, **tested}
+    if dead_since(before, learner):
+        row["dead"] = True
     times = {
         "epoch": epoch,
         "train_seconds": round(trained_at - began, 4),
@@ -200,16 +204,23 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     return record.epochs
 
 
-def _diverged(record: Record) -> bool:
-    """Whether the last epoch came to nothing; a batch that its method left out is no harm."""
+def _lost(record: Record) -> str | None:
+    """Why the last epoch leaves nothing to train; a batch that its method left out is no harm."""
     row = record.lines[-1]
     if row["kind"] != "epoch":
-        return False
-    return row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"])
+        return None
+    if row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"]):
+        return f"the loss or the parameters were not finite in epoch {record.epochs}"
+    if row.get("dead"):
+        return (
+            f"the network was dead in epoch {record.epochs}: it has one answer for every input, "
+            "and no batch moved its first weights"
+        )
+    return None
 
 
 def _end(record: Record) -> Line:
-    if _diverged(record):
-        reason = f"the loss or the parameters were not finite in epoch {record.epochs}"
+    reason = _lost(record)
+    if reason is not None:
         return {"kind": "end", "status": "diverged", "reason": reason}
     return {"kind": "end", "status": "finished"}
