@@ -262,6 +262,7 @@ def test_every_figure_that_the_records_allow(tmp_path):
         "table1-mnist-mlp-time.png",
         "table1-mnist-mlp-run_time.png",
         "table1-svhn-vgg-16-dynamics.png",
+        "paper.png",
         "work-svhn-vgg-16.png",
         "landscape-mnist-mlp-cgq-2pt-seed-0.png",
     ]

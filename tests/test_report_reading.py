@@ -118,5 +118,5 @@ def test_a_first_epoch_still_running_has_a_table_and_a_page(tmp_path):
 def test_runs_that_all_diverged_have_everything(tmp_path):
     for seed in range(2):
         write(tmp_path, [row(1)], end="diverged", epochs=3, seed=seed, times=[1.0])
-    assert "2 plots are in" in outcome(tmp_path)
+    assert "3 plots are in" in outcome(tmp_path)
     assert "2 of 2 diverged" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

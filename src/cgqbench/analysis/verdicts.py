@@ -50,6 +50,8 @@ class PaperCell:
     """Ours, if there is an epoch of it."""
     done: int = 0
     """The epochs of the run that is furthest."""
+    died: bool = False
+    """Whether a seed of ours did."""
 
     @property
     def theirs(self) -> paper.Result | None:
@@ -65,6 +67,13 @@ class PaperCell:
     def gain(self) -> float | None:
         """The points of accuracy that ours is above the paper's, where both are known."""
         return None if self.entry is None else _gain(self.theirs, self.entry)
+
+
+def begun(compared: Sequence[Comparison], tables: Sequence[str] = TABLES) -> bool:
+    """Whether there is an epoch of one of the paper's tables."""
+    return any(
+        run.epochs for one in compared if one.problem.experiment in tables for run in one.runs
+    )
 
 
 def paper_cells(compared: Sequence[Comparison], table: str) -> list[PaperCell]:
@@ -91,16 +100,16 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     # The paper's length if there is one, else the longest.
     one = max(found, key=lambda one: (one.problem.epochs == wanted, one.problem.epochs))
     group = one.methods[method]
+    died = any(map(dead, group))
     entry = next(entry for entry in summary(one) if entry.method == method)
     if entry.problem.epochs != wanted:
         verdict = Verdict.NONE
     elif all(run.end is None or (len(run.epochs) < wanted and not dead(run)) for run in group):
         verdict = Verdict.UNFINISHED
     else:
-        died = any(dead(run) for run in group)
         verdict = _judged(paper.RESULTS[dataset, network, method], entry, died)
     done = max(len(run.epochs) for run in group)
-    return PaperCell(dataset, network, method, verdict, entry, done)
+    return PaperCell(dataset, network, method, verdict, entry, done, died)
 
 
 def _judged(theirs: paper.Result | None, entry: Entry, died: bool) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.measures import ACCURACY, averaged, shown_with_spread
 from cgqbench.analysis.summary import Entry
-from cgqbench.analysis.verdicts import RULE, TABLES, PaperCell, Verdict, paper_cells
+from cgqbench.analysis.verdicts import RULE, TABLES, PaperCell, Verdict, begun, paper_cells
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.methods import METHODS
 from cgqbench.output.table import Column, Span, Table, TableCell, plain_row
@@ -21,9 +21,9 @@ NAMES = {"table1": "Table 1", "table2": "Table 2"}
 def how_far(compared: Sequence[Comparison]) -> Table | None:
     """Each column of the paper's tables with the number of its cells that have each verdict.
 
-    None without a record of one of them.
+    None without an epoch of one of them.
     """
-    if not any(_has_records(compared, table) for table in TABLES):
+    if not begun(compared):
         return None
     rows, total = [], Counter[Verdict]()
     for table in TABLES:
@@ -39,8 +39,8 @@ def how_far(compared: Sequence[Comparison]) -> Table | None:
 
 
 def beside_paper(compared: Sequence[Comparison], table: str) -> Table | None:
-    """A table of the paper, cell by cell; None without a record of it."""
-    if not _has_records(compared, table):
+    """A table of the paper, cell by cell; None without an epoch of it."""
+    if not begun(compared, [table]):
         return None
     cells = {
         (cell.dataset, cell.network, cell.method): cell for cell in paper_cells(compared, table)
@@ -67,10 +67,6 @@ def beside_paper(compared: Sequence[Comparison], table: str) -> Table | None:
         "which the verdict does not look at. No verdict: run for another number of epochs than the "
         f"paper's. The rule is below “{OVERVIEW}”.",
     )
-
-
-def _has_records(compared: Sequence[Comparison], table: str) -> bool:
-    return any(one.problem.experiment == table for one in compared)
 
 
 def _title(dataset: str, network: str) -> str:

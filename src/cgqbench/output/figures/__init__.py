@@ -10,6 +10,7 @@ from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import costs
 from cgqbench.analysis.equal_work import columns
 from cgqbench.analysis.findings import Findings
+from cgqbench.analysis.verdicts import begun
 from cgqbench.output.figures.any_rate import any_rate
 from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
 from cgqbench.output.figures.ceilings import VARIED, ceiling, ceilings
@@ -17,6 +18,7 @@ from cgqbench.output.figures.dynamics import dynamics
 from cgqbench.output.figures.landscape import landscape
 from cgqbench.output.figures.momentum import ablation_momentum
 from cgqbench.output.figures.over_time import has_times, over_time, over_work
+from cgqbench.output.figures.paper_map import paper_map
 from cgqbench.output.figures.probability import ablation_probability
 from cgqbench.output.figures.run_time import run_time
 from cgqbench.output.figures.zoo_curves import at_start, over_seconds, over_steps
@@ -62,6 +64,8 @@ def every_figure(found: Findings, destination: Path) -> list[Path]:
         for kind, together in TOGETHER[experiment].items():
             path = _free(destination, experiment, kind, written)
             written.append(together(compared, path))
+    if begun(found.comparisons):
+        written.append(paper_map(found.comparisons, _free(destination, "paper", "", written)))
     for column in columns(found.comparisons):
         path = _free(destination, f"work-{column.name}", "", written)
         written.append(over_work(column, path))

@@ -14,8 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.costs import Cost, costs, machine_of
 from cgqbench.analysis.findings import Findings
+from cgqbench.analysis.verdicts import begun
 from cgqbench.output.answers import answers
+from cgqbench.output.beside_paper import OVERVIEW
 from cgqbench.output.figures import ABLATIONS, PROFILE, TOGETHER, ablation
+from cgqbench.output.figures.paper_map import paper_map
 from cgqbench.output.page.charts import Chart, chart, landscapes
 from cgqbench.output.palette import Style, styles
 from cgqbench.output.results_table import results_tables
@@ -66,10 +69,13 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    compared = found.comparisons
+    pictures = {OVERVIEW: _embedded(partial(paper_map, compared))} if begun(compared) else {}
     content = environment.get_template("page.html").render(
         title=title,
-        answers=answers(found.comparisons),
-        sections=list(_sections(found.comparisons, style, charts)),
+        answers=answers(compared),
+        pictures=pictures,
+        sections=list(_sections(compared, style, charts)),
         style=style,
         runs=several(len(found.runs), "run") if found.runs else "",
         origin=_origin(found),

@@ -1,0 +1,110 @@
+"""The paper's two tables as one picture: each cell in the colour of its verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.measures import ACCURACY, shown
+from cgqbench.analysis.verdicts import TABLES, PaperCell, Verdict, paper_cells
+from cgqbench.methods import METHODS
+from cgqbench.output.figures.canvas import INK, QUIET, canvas, heading, legend, saved
+from cgqbench.records.problem import TITLES
+
+NONE = "–"
+"""What does not converge, in the paper and here."""
+
+
+EDGE, GAP = "#c4cad1", 0.04
+"""The outline of a cell, and what is left around it."""
+
+
+class Look(NamedTuple):
+    """How a verdict is drawn. Blue and orange are told apart by everyone."""
+
+    face: str
+    hatch: str = ""
+
+
+LOOKS = {
+    Verdict.BETTER: Look("#8fc1e8"),
+    Verdict.REPRODUCED: Look("#d5e6f5"),
+    Verdict.WORSE: Look("#f3b482"),
+    Verdict.NONE: Look("#eceff2"),
+    Verdict.UNFINISHED: Look("white", "////"),
+    Verdict.NOT_RUN: Look("white"),
+}
+
+
+def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
+    """Methods × columns of the paper's tables: our accuracy, the paper's, and which is better."""
+    cells = [cell for table in TABLES for cell in paper_cells(compared, table)]
+    columns = list(dict.fromkeys((cell.dataset, cell.network) for cell in cells))
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    figure, (axis,) = canvas(1, 1, (1.5 + 1.05 * len(columns), 1.6 + 0.45 * len(methods)))
+    for cell in cells:
+        at = columns.index((cell.dataset, cell.network)), methods.index(cell.method)
+        _draw(axis, at, cell)
+    axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(methods) - 0.5, -0.5))
+    names = ["\n".join(TITLES[name] for name in column) for column in columns]
+    axis.set_xticks(range(len(columns)), names)
+    axis.set_yticks(range(len(methods)), [METHODS[method].label for method in methods])
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0, labelcolor=INK)
+    axis.grid(visible=False)
+    for side in axis.spines.values():
+        side.set_visible(False)
+    counts = Counter(cell.verdict for cell in cells)
+    legend(figure, [_handle(verdict, counts[verdict]) for verdict in LOOKS if counts[verdict]])
+    heading(
+        figure,
+        "The paper's tables: test accuracy here and, small, in the paper",
+        f"Mean over seeds, last weights; {NONE}: does not converge",
+    )
+    return saved(figure, path)
+
+
+def _draw(axis: Axes, at: tuple[int, int], cell: PaperCell) -> None:
+    """A cell: the colour of its verdict, ours, and below it the paper's."""
+    look = LOOKS[cell.verdict]
+    left, top = (place - 0.5 for place in at)
+    axis.add_patch(
+        Rectangle(
+            (left + GAP, top + GAP),
+            1 - 2 * GAP,
+            1 - 2 * GAP,
+            facecolor=look.face,
+            hatch=look.hatch,
+            edgecolor=EDGE,
+            linewidth=0.7,
+        )
+    )
+    ours, theirs = _ours(cell), cell.theirs
+    known = NONE if theirs is None else shown(ACCURACY, theirs.test_accuracy)
+    if ours is not None:
+        axis.text(at[0], at[1] - 0.14, ours, ha="center", va="center", fontsize=9, color=INK)
+    height = at[1] if ours is None else at[1] + 0.24
+    axis.text(at[0], height, known, ha="center", va="center", fontsize=6.5, color=QUIET)
+
+
+def _ours(cell: PaperCell) -> str | None:
+    """Our accuracy; of what is not at its end how far it is."""
+    if cell.verdict is Verdict.NOT_RUN:
+        return None
+    if cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
+        return f"{cell.done} of {cell.epochs}"
+    if cell.died or cell.entry is None or ACCURACY not in cell.entry.values:
+        return NONE
+    return shown(ACCURACY, cell.entry.values[ACCURACY].mean)
+
+
+def _handle(verdict: Verdict, count: int) -> Patch:
+    look = LOOKS[verdict]
+    label = f"{verdict.value}: {count}"
+    return Patch(facecolor=look.face, hatch=look.hatch, edgecolor=EDGE, linewidth=0.7, label=label)
