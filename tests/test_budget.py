@@ -16,7 +16,9 @@ from cgqbench.cli.progress import Board
 from cgqbench.cli.run import command_line
 from cgqbench.experiments.cell import Cell
 from cgqbench.experiments.experiment import Column, Experiment
+from cgqbench.records import latest_state
 from cgqbench.records.identity import record_path
+from cgqbench.records.latest_state import LatestState
 from cgqbench.records.reading import runs
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines import Ended, Started
@@ -115,6 +117,25 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
     )
     assert what_is_left(cells[:1], tmp_path) is None
     assert not record_path(cells[2], tmp_path).exists(), "it only looks"
+
+
+def test_epochs_that_come_again_after_a_kill_are_left(tmp_path, monkeypatch):
+    cell = cell_of("sgd")
+
+    def tell(news):
+        if isinstance(news, dict) and news["epoch"] == 3:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(LatestState, "__exit__", lambda *_: None)  # killed without a word
+        patch.setattr(latest_state, "SHARE", 1e-9)  # only the first epoch's state is written
+        run_cell(cell, Conditions(tmp_path), tell)
+    (run,) = runs(tmp_path)
+    assert len(run.epochs) == 3
+    assert "with 3 epochs in all" in what_is_left([cell], tmp_path), "4, of which 1 is kept"
+    seen = []
+    run_cell(cell, Conditions(tmp_path, resume=True), seen.append)
+    assert len([news for news in seen if isinstance(news, dict)]) == 3
 
 
 def test_the_command_in_a_record_knows_no_budget_and_no_place(monkeypatch):

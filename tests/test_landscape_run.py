@@ -92,9 +92,9 @@ def test_its_end_writes_no_state(tmp_path, monkeypatch):
     """Nobody goes on from there, and a full disk would take away what was seen."""
     saved, save = list[int](), checkpoint.Checkpoint.save
 
-    def counted(self, content):
+    def counted(self, content, epoch):
         saved.append(content["epoch"])
-        save(self, content)
+        save(self, content, epoch)
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", counted)
     monkeypatch.setattr(latest_state, "SHARE", 1e-9)

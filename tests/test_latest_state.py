@@ -40,8 +40,9 @@ class Disk(Checkpoint):
         super().__init__(path)
         self.now, self.writes = 100.0, list[int]()
 
-    def save(self, content: object) -> None:
-        super().save(content)
+    def save(self, content: object, epoch: int | None = None) -> None:
+        super().save(content, epoch)
+        assert self.epoch == epoch
         self.writes.append(self.load(CPU)["epoch"])
         self.now += 1.0
 
@@ -58,7 +59,7 @@ def test_writing_takes_its_share_of_the_time_and_no_more(disk):
     with LatestState(disk) as latest:
         for epoch in range(1, epochs + 1):
             disk.now += seconds
-            latest.keep({"epoch": epoch})
+            latest.keep({"epoch": epoch}, epoch)
     assert disk.writes[0] == 1, "until then there is nothing to go on from"
     assert disk.writes[-1] == epochs
     waits = {later - earlier for earlier, later in zip(disk.writes, disk.writes[1:], strict=False)}
@@ -71,7 +72,7 @@ def test_what_writes_quickly_is_written_each_epoch(disk):
     with LatestState(disk) as latest:
         for epoch in (1, 2, 3):
             disk.now += 1.0 / SHARE
-            latest.keep({"epoch": epoch})
+            latest.keep({"epoch": epoch}, epoch)
             assert disk.writes[-1] == epoch
     assert disk.writes == [1, 2, 3], "and not once more at the end"
 
@@ -83,7 +84,7 @@ def test_the_state_is_the_epochs_although_training_goes_on(disk):
         for epoch in (1, 2):
             weights.fill_(epoch)
             moments[0].fill_(-epoch)
-            latest.keep(state | {"epoch": epoch})
+            latest.keep(state | {"epoch": epoch}, epoch)
         assert disk.writes == [1]
         weights.fill_(99)
         raise Killed
@@ -96,8 +97,8 @@ def test_the_state_is_the_epochs_although_training_goes_on(disk):
 
 def test_a_run_at_its_end_leaves_no_state(disk):
     with LatestState(disk) as latest:
-        latest.keep({"epoch": 1})
-        latest.keep({"epoch": 2})
+        latest.keep({"epoch": 1}, 1)
+        latest.keep({"epoch": 2}, 2)
         latest.discard()
     assert disk.writes == [1]
     assert not disk.exists()
@@ -219,8 +220,8 @@ def test_a_budget_leaves_time_for_the_last_write(tmp_path, monkeypatch):
     cell = cell_of("sgd")
     save = Checkpoint.save
 
-    def slow(checkpoint, content):
-        save(checkpoint, content)
+    def slow(checkpoint, content, epoch):
+        save(checkpoint, content, epoch)
         clock.now += 1e4
 
     class Clock:

@@ -79,7 +79,7 @@ def test_a_crash_within_the_writing_of_an_epoch_loses_nothing(moment, tmp_path, 
                 raise Killed
             append(record, line)
 
-        def unsaved(checkpoint, content):
+        def unsaved(checkpoint, content, epoch):
             raise Killed
 
         if moment == "before the checkpoint":

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cgqbench.experiments.cell import Cell
+from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path
-from cgqbench.records.reading import read_run
+from cgqbench.records.reading import Run, read_run
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -49,7 +50,7 @@ def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
         path = record_path(cell, records)
         run = read_run(path) if path.exists() else None
         if run is None or run.end is None:
-            done = len(run.epochs) if run else 0
+            done = _kept(run) if run else 0
             left, begun, epochs = left + 1, begun + (done > 0), epochs + cell.epochs - done
     if not left:
         return None
@@ -57,6 +58,12 @@ def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
         f"Of {len(cells):,} runs {left:,} are left, {begun:,} of them begun, with {epochs:,} "
         f"epochs in all; to go on: {going_on()}"
     )
+
+
+def _kept(run: Run) -> int:
+    """The epochs that will not come again: a killed run goes on from its last checkpoint."""
+    reached = Checkpoint(run.path.with_suffix(".ckpt")).epoch
+    return len(run.epochs) if reached is None else reached
 
 
 def going_on() -> str:

@@ -40,13 +40,23 @@ class Checkpoint:
         """Whether there is one."""
         return self.path.exists()
 
-    def save(self, content: Any) -> None:
+    @property
+    def epoch(self) -> int | None:
+        """The epoch it is of; None where there is none, or it does not say."""
+        try:
+            epoch: int | None = self._index()["epoch"]
+        except (OSError, CheckpointError):
+            return None
+        return epoch
+
+    def save(self, content: Any, epoch: int | None = None) -> None:
         """Put a checkpoint in the place of the last one in a single, durable move."""
         number = 1 + self._last_set()
         with _Parts(lambda part: self._part(number, part)) as parts:
             _save(content, parts)
         with self._draft.open("wb") as file:
-            file.write(json.dumps({"set": number, "parts": parts.checksums}).encode())
+            index = {"set": number, "parts": parts.checksums, "epoch": epoch}
+            file.write(json.dumps(index).encode())
             _settle(file)
         os.replace(self._draft, self.path)
         self._remove_parts(but=number)
@@ -82,9 +92,11 @@ class Checkpoint:
         try:
             found = json.loads(self.path.read_bytes())
             number, checksums = int(found["set"]), [int(each) for each in found["parts"]]
+            epoch = found.get("epoch")
+            epoch = None if epoch is None else int(epoch)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise CheckpointError("it is no index of parts, as this version writes it") from error
-        return {"set": number, "parts": checksums}
+        return {"set": number, "parts": checksums, "epoch": epoch}
 
     def _joined(self, number: int, checksums: list[int]) -> Iterator[bytes]:
         for part, checksum in enumerate(checksums, 1):

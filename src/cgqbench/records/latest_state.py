@@ -25,27 +25,27 @@ class LatestState:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._unwritten: Any = None
+        self._unwritten: tuple[Any, int] | None = None
         self._next_write = 0.0
         self.seconds_to_write = 0.0
         """What the last write took, and so what one at the end of the block may take."""
 
-    def keep(self, state: Any) -> None:
+    def keep(self, state: Any, epoch: int) -> None:
         """Take the state after an epoch in place of the last one."""
         if time.monotonic() >= self._next_write:
-            self._write(state)
+            self._write(state, epoch)
             self._unwritten = None
         else:
-            self._unwritten = on_host(state)
+            self._unwritten = on_host(state), epoch
 
     def discard(self) -> None:
         """The run has come to its end: nothing goes on from here."""
         self._unwritten = None
         self._checkpoint.remove()
 
-    def _write(self, state: Any) -> None:
+    def _write(self, state: Any, epoch: int) -> None:
         began = time.monotonic()
-        self._checkpoint.save(state)
+        self._checkpoint.save(state, epoch)
         ended = time.monotonic()
         self.seconds_to_write = ended - began
         self._next_write = ended + self.seconds_to_write / SHARE
@@ -55,7 +55,7 @@ class LatestState:
 
     def __exit__(self, *_: object) -> None:
         if self._unwritten is not None:
-            self._write(self._unwritten)
+            self._write(*self._unwritten)
 
 
 def on_host(state: Any) -> Any:

@@ -62,7 +62,7 @@ def record_landscapes(
                 lines += _epoch(learner, epoch, looks, lines[-1].get("step", 0), console)
                 if epoch < cell.epochs:
                     state = {"epoch": epoch, "lines": lines, "learner": learner.state_dict()}
-                    latest.keep(state)
+                    latest.keep(state, epoch)
             file.truncate(0)
             for line in lines:
                 append(file, line)

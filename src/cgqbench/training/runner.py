@@ -161,7 +161,7 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
         "train_seconds": round(trained_at - began, 4),
         "evaluation_seconds": round(ended - trained_at, 4),
     }
-    latest.keep({"row": row, "times": times, "learner": learner.state_dict()})
+    latest.keep({"row": row, "times": times, "learner": learner.state_dict()}, epoch)
     record.append(row)
     record.append_time(times)
     return row
