@@ -203,6 +203,13 @@ def test_a_coordinate_without_a_gradient_stays_where_it_is(dtype, alpha, eps):
 def test_settings_that_make_no_sense_name_the_cure(name, value):
     with pytest.raises(ValueError, match=f"Invalid {name} value.*Use a"):
         COCOB(network().parameters(), **{name: value})
+    params = list(network().parameters())
+    with pytest.raises(ValueError, match=f"Invalid {name} value.*Use a"):
+        COCOB([{"params": params[:1]}, {"params": params[1:], name: value}])
+    optimizer = COCOB(params[:1])
+    with pytest.raises(ValueError, match=f"Invalid {name} value.*Use a"):
+        optimizer.add_param_group({"params": params[1:], name: value})
+    assert len(optimizer.param_groups) == 1
 
 
 def test_without_a_first_scale_there_is_nothing_to_divide_by():

@@ -45,10 +45,16 @@ class COCOB(Optimizer):
     def __init__(
         self, params: Any, *, alpha: float = 100.0, weight_decay: float = 0.0, eps: float = 1e-8
     ) -> None:
-        for name, value in {"alpha": alpha, "weight_decay": weight_decay}.items():
-            require(0.0 <= value < math.inf, name, value, "Use a number of 0 or more.")
-        require(0.0 < eps < math.inf, "eps", eps, "Use a positive number.")
         super().__init__(params, {"alpha": alpha, "weight_decay": weight_decay, "eps": eps})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take a group, whose own settings are checked as those of all are."""
+        settings = {**self.defaults, **param_group}
+        for name in ("alpha", "weight_decay"):
+            value = settings[name]
+            require(0.0 <= value < math.inf, name, value, "Use a number of 0 or more.")
+        require(0.0 < settings["eps"] < math.inf, "eps", settings["eps"], "Use a positive number.")
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
