@@ -11,7 +11,7 @@ from test_cli import cgq, check_succeeded
 from test_runner import Killed, bytes_after, cell_of
 
 from cgqbench.cli import commands
-from cgqbench.cli.budget import clock, seconds_of, what_is_left
+from cgqbench.cli.budget import clock, epochs_kept, seconds_of, what_is_left
 from cgqbench.cli.progress import Board
 from cgqbench.cli.run import command_line
 from cgqbench.experiments.cell import Cell
@@ -77,13 +77,18 @@ def contents(out: Path) -> dict[str, bytes]:
     return {run.path.name: b"\n".join(run.path.read_bytes().splitlines()[1:]) for run in runs(out)}
 
 
+def epochs_recorded(out: Path) -> int:
+    return sum(len(run.epochs) for run in runs(out)) if out.exists() else 0
+
+
 def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, monkeypatch):
     check_succeeded(cgq("reproduce", "slow", "--seeds", "1", "--out", str(tmp_path / "whole")))
-    out, budget, outputs = tmp_path / "pieces", 0.5, list[str]()
+    out, budget, outputs = tmp_path / "pieces", 0.01, list[str]()
     while not outputs or "to go on" in outputs[-1]:
         words = ["reproduce", "slow", "--seeds", "1", "--jobs", "1", "--out", str(out)]
         words += ["--budget", f"{budget:g}s"]
         monkeypatch.setattr(sys, "argv", ["cgq", *words])
+        before = epochs_recorded(out)
         result = cgq(*words)
         check_succeeded(result)
         if not outputs:
@@ -91,8 +96,11 @@ def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, m
             assert "Of 2 runs 2 are left" in result.output
             methods = [run.header["method"] for run in runs(out)]
             assert set(methods) <= {"scgq"}, "worth more than adam, so nothing else has begun"
+        in_vain = epochs_recorded(out) == before
+        assert ("No epoch came to its end in this budget" in result.output) == in_vain
+        assert in_vain or outputs, "a hundredth of a second is too short"
         outputs.append(result.output)
-        budget *= 2  # however long a process takes to begin
+        budget = max(0.5, 2 * budget)  # however long a process takes to begin
     assert len(outputs) > 1
     assert contents(out) == contents(tmp_path / "whole")
     assert list(out.rglob("*.ckpt*")) == []
@@ -115,6 +123,7 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
         "Of 3 runs 2 are left, 1 of them begun, with 5 epochs in all; "
         "to go on: cgq reproduce x --out 'a b'"
     )
+    assert epochs_kept(cells, tmp_path) == 7
     assert what_is_left(cells[:1], tmp_path) is None
     assert not record_path(cells[2], tmp_path).exists(), "it only looks"
 

@@ -13,6 +13,10 @@ from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import Run, read_run
 
+TOO_SHORT = (
+    "No epoch came to its end in this budget, so nothing of it is kept: give it more time, or each "
+    "run more of the machine (fewer --jobs)."
+)
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -43,26 +47,39 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def epochs_kept(cells: Sequence[Cell], records: Path) -> int:
+    """The epochs of all these cells that will not be trained again."""
+    return sum(map(_kept, _found(cells, records)))
+
+
 def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
     """A sentence about the cells that are not at their end; None if all are."""
-    epochs = begun = left = 0
-    for cell in cells:
-        path = record_path(cell, records)
-        run = read_run(path) if path.exists() else None
-        if run is None or run.end is None:
-            done = _kept(run) if run else 0
-            left, begun, epochs = left + 1, begun + (done > 0), epochs + cell.epochs - done
-    if not left:
+    found = _found(cells, records)
+    going = [(cell, run) for cell, run in zip(cells, found, strict=True) if not _ended(run)]
+    if not going:
         return None
+    begun = sum(_kept(run) > 0 for _, run in going)
+    epochs = sum(cell.epochs - _kept(run) for cell, run in going)
     return (
-        f"Of {len(cells):,} runs {left:,} are left, {begun:,} of them begun, with {epochs:,} "
+        f"Of {len(cells):,} runs {len(going):,} are left, {begun:,} of them begun, with {epochs:,} "
         f"epochs in all; to go on: {going_on()}"
     )
 
 
-def _kept(run: Run) -> int:
+def _found(cells: Sequence[Cell], records: Path) -> list[Run | None]:
+    paths = [record_path(cell, records) for cell in cells]
+    return [read_run(path) if path.exists() else None for path in paths]
+
+
+def _ended(run: Run | None) -> bool:
+    return run is not None and run.end is not None
+
+
+def _kept(run: Run | None) -> int:
     """The epochs that will not come again: a killed run goes on from its last checkpoint."""
-    reached = Checkpoint(run.path.with_suffix(".ckpt")).epoch
+    if run is None:
+        return 0
+    reached = None if run.end else Checkpoint(run.path.with_suffix(".ckpt")).epoch
     return len(run.epochs) if reached is None else reached
 
 

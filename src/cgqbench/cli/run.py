@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench.cli.budget import seconds_of, what_is_left
+from cgqbench.cli.budget import TOO_SHORT, epochs_kept, seconds_of, what_is_left
 from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
@@ -78,6 +78,7 @@ class Run:
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
+        kept = epochs_kept(cells, conditions.records)
         with going_on_later(console, restart=self.restart):
             events = ENGINES[self.engine](left, conditions, jobs)
             failed = followed(events, len(left), console, deadline)
@@ -88,7 +89,9 @@ class Run:
             from cgqbench.output.outcome import write_outcome  # which the cells' processes spare
 
             write_outcome(self.out / "records", self.out, console)
-        if deadline != NEVER and (words := what_is_left(cells, self.out / "records")):
+        if deadline != NEVER and (words := what_is_left(cells, conditions.records)):
+            if not failed and epochs_kept(cells, conditions.records) == kept:
+                console.print(TOO_SHORT, soft_wrap=True)
             console.print(words, soft_wrap=True, highlight=False, markup=False)
         if failed:
             raise typer.Exit(1)
