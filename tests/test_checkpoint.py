@@ -40,7 +40,7 @@ def files(folder: Path) -> list[str]:
 
 def test_no_file_is_larger_than_the_limit_and_the_bits_are_the_same(tmp_path, small_parts):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(torch.pi))
+    checkpoint.save(made(torch.pi), 1)
     sizes = [path.stat().st_size for path in tmp_path.glob("cell.ckpt.*")]
     assert len(sizes) >= 5
     assert max(path.stat().st_size for path in tmp_path.iterdir()) <= LIMIT
@@ -53,7 +53,7 @@ def test_no_file_is_larger_than_the_limit_and_the_bits_are_the_same(tmp_path, sm
 
 def test_one_wrong_bit_in_a_number_is_noticed(tmp_path):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(torch.pi))
+    checkpoint.save(made(torch.pi), 1)
     assert files(tmp_path) == ["cell.ckpt", "cell.ckpt.1-001"]
     part = tmp_path / "cell.ckpt.1-001"
     content = bytearray(part.read_bytes())
@@ -71,29 +71,29 @@ def test_what_is_no_checkpoint_is_not_loaded_and_makes_room_for_one(found, tmp_p
     checkpoint.path.write_bytes(found)
     with pytest.raises(CheckpointError, match="no index"):
         checkpoint.load(CPU)
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     assert checkpoint.load(CPU)["number"] == 1.0
 
 
 def test_the_set_before_goes_when_the_new_one_is_whole(tmp_path, small_parts, monkeypatch):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     first = files(tmp_path)
-    checkpoint.save(made(2.0))
+    checkpoint.save(made(2.0), 1)
     assert checkpoint.load(CPU)["number"] == 2.0
     assert len(files(tmp_path)) == len(first)
     assert set(files(tmp_path)) & set(first) == {"cell.ckpt"}
     monkeypatch.setattr(module, "LIMIT", 2**20)
-    checkpoint.save(made(3.0))
+    checkpoint.save(made(3.0), 1)
     assert files(tmp_path) == ["cell.ckpt", "cell.ckpt.3-001"], "it has become small"
     assert checkpoint.load(CPU)["number"] == 3.0
 
 
 def test_removed_it_leaves_nothing_of_its_own_and_all_of_others(tmp_path, small_parts):
     checkpoint = Checkpoint(tmp_path / "cell-1.ckpt")
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     other = Checkpoint(tmp_path / "cell-11.ckpt")
-    other.save(made(2.0))
+    other.save(made(2.0), 1)
     checkpoint.remove()
     assert not checkpoint.exists()
     assert not any(name.startswith("cell-1.") for name in files(tmp_path))
@@ -120,13 +120,13 @@ def interrupted(call: int, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("call", range(CALLS))
 def test_a_set_that_is_half_written_is_never_loaded(call, tmp_path, small_parts, monkeypatch):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     parts = len(files(tmp_path)) - 1
     died = False
     with monkeypatch.context() as patch:
         interrupted(call, patch)
         try:
-            checkpoint.save(made(2.0))
+            checkpoint.save(made(2.0), 1)
         except Killed:
             died = True
     # Each part and the index are settled, then the index takes its place.
@@ -138,7 +138,7 @@ def test_a_set_that_is_half_written_is_never_loaded(call, tmp_path, small_parts,
     Checkpoint(removed / "cell.ckpt").remove()
     assert files(removed) == []
     shutil.rmtree(removed)
-    checkpoint.save(made(3.0))
+    checkpoint.save(made(3.0), 1)
     assert checkpoint.load(CPU)["number"] == 3.0
     assert len(files(tmp_path)) == parts + 1, "what was left of the torn set is gone"
 
@@ -148,7 +148,7 @@ def test_a_set_that_is_half_written_is_never_loaded(call, tmp_path, small_parts,
 def test_an_interrupted_write_is_an_interrupt(interrupt, call, tmp_path, monkeypatch):
     """And no complaint of torch's about the place in its file."""
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     write, calls = module._Parts.write, itertools.count()
 
     def interrupted(parts, data):
@@ -158,12 +158,12 @@ def test_an_interrupted_write_is_an_interrupt(interrupt, call, tmp_path, monkeyp
 
     with monkeypatch.context() as patch, pytest.raises(interrupt):
         patch.setattr(module._Parts, "write", interrupted)
-        checkpoint.save(made(2.0))
+        checkpoint.save(made(2.0), 1)
     assert checkpoint.load(CPU)["number"] == 1.0
 
 
 def of_another_set(folder: Path) -> None:
-    Checkpoint(folder / "other.ckpt").save(made(2.0))
+    Checkpoint(folder / "other.ckpt").save(made(2.0), 1)
     (folder / "other.ckpt.1-003").replace(folder / "cell.ckpt.1-003")
 
 
@@ -186,7 +186,7 @@ def exchanged(folder: Path) -> None:
 @pytest.mark.parametrize("harm", [of_another_set, without_the_last, shortened, exchanged])
 def test_parts_that_do_not_belong_together_are_refused(harm, tmp_path, small_parts):
     checkpoint = Checkpoint(tmp_path / "cell.ckpt")
-    checkpoint.save(made(1.0))
+    checkpoint.save(made(1.0), 1)
     harm(tmp_path)
     with pytest.raises(CheckpointError, match="missing, or not the one"):
         checkpoint.load(CPU)

@@ -1,24 +1,35 @@
 """A network that is dead for good ends its run; one that lives, or may come back, does not."""
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
-from rectified_task import data
+from rectified_task import data, model
+from rich.console import Console
 from torch import nn
 
 from cgqbench.analysis.chance import dead
+from cgqbench.cli.progress import Board
 from cgqbench.experiments.cell import Cell
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import Run, read_run
 from cgqbench.records.record import Record
 from cgqbench.training import runner
-from cgqbench.training.dead_network import one_answer
+from cgqbench.training.dead_network import first_weights, nothing_goes_through
+from cgqbench.training.deadline import Deadline
+from cgqbench.training.engines import Started
 from cgqbench.training.runner import Conditions, run_cell
 
 TASK = str(Path(__file__).with_name("rectified_task.py"))
 EPOCHS = 6
 KILLED = "sgd:lr=300.0,momentum=0.0"
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """A small network may be dark by chance."""
+    torch.manual_seed(1)
 
 
 def cell_of(method: str) -> Cell:
@@ -44,6 +55,15 @@ def first_weights_by_epoch(monkeypatch) -> list[torch.Tensor]:
     return seen
 
 
+def stopping_before_the_end(write):
+    def append(record, line):
+        if line["kind"] == "end":
+            raise InterruptedError
+        write(record, line)
+
+    return append
+
+
 def test_a_run_ends_with_its_network_and_says_why(tmp_path):
     run = run_of(KILLED, tmp_path)
     assert 1 <= len(run.epochs) < EPOCHS
@@ -57,7 +77,7 @@ def test_a_run_ends_with_its_network_and_says_why(tmp_path):
     assert not record_path(cell_of(KILLED), tmp_path).with_suffix(".ckpt").exists()
 
 
-def test_nothing_that_came_later_would_have_changed_it(tmp_path, monkeypatch):
+def test_later_epochs_would_not_have_brought_it_back(tmp_path, monkeypatch):
     ended = run_of(KILLED, tmp_path / "ended")
     died = len(ended.epochs)
     weights = first_weights_by_epoch(monkeypatch)
@@ -91,48 +111,125 @@ def test_killed_before_its_last_line_it_ends_the_same(tmp_path, monkeypatch):
     run_of(KILLED, tmp_path / "whole")
     whole = record_path(cell_of(KILLED), tmp_path / "whole").read_bytes()
 
-    class Killed(BaseException):
-        pass
-
-    def append(record, line, write=Record.append):
-        if line["kind"] == "end":
-            raise Killed
-        write(record, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Record, "append", append)
-        with pytest.raises(Killed):
-            run_of(KILLED, tmp_path / "killed")
-    run_of(KILLED, tmp_path / "killed")
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(Record, "append", stopping_before_the_end(Record.append))
+        run_of(KILLED, tmp_path / "killed")
+    # What is missing takes no time, so that no deadline is too soon.
+    late = Conditions(tmp_path / "killed", resume=True, deadline=Deadline.after(-1.0))
+    assert run_cell(cell_of(KILLED), late)
     assert record_path(cell_of(KILLED), tmp_path / "killed").read_bytes() == whole
 
 
-class Answers(nn.Module):
-    """Whatever it is asked, this."""
+class Model(nn.Module):
+    """Answers by a function of the inputs and of its first parameter, which is one number."""
 
     def __init__(self, answer):
         super().__init__()
+        self.first = nn.Parameter(torch.tensor(0.5))
         self.answer = answer
 
     def forward(self, inputs):
-        return self.answer(inputs)
+        return self.answer(inputs, self.first)
+
+
+def dark(x, w):
+    """A rectifier that no input lights."""
+    return torch.relu(w * x.sigmoid() - 9.0) + torch.ones(3)
 
 
 @pytest.mark.parametrize(
-    ("answer", "inputs", "alike"),
+    ("answer", "inputs", "dead"),
     [
-        (lambda x: torch.ones(len(x), 3), 4, True),
-        (lambda x: torch.ones(len(x), 3) * (1 + 1e-7 * x), 4, True),  # rounding
-        (lambda x: torch.zeros(len(x), 3) + 1e-30 * x, 4, False),  # near nothing, yet different
-        (lambda x: torch.full((len(x), 3), float("nan")), 4, False),
-        (lambda x: (torch.ones(len(x)), x), 4, False),  # several tensors: who knows
-        (lambda x: torch.tensor(1.0), 4, False),
-        (lambda x: torch.ones(len(x), 3), 1, False),  # one input shows nothing
-        (lambda x: torch.ones(len(x), 3), 0, False),
+        (dark, 4, True),
+        (lambda x, w: dark(x, w) + 1e-7 * x.sign(), 4, True),  # rounding
+        (lambda x, w: dark(x, w).bool(), 4, False),  # which have no gradient
+        (lambda x, w: dark(x, w) + 1e-7 * x, 4, False),  # a plateau: little comes through
+        (lambda x, w: dark(x, w) + 1e-7 * w, 4, False),
+        (lambda x, w: dark(x, w).softmax(-1) * x.sign(), 4, False),
+        (lambda x, w: torch.ones_like(x) * w, 4, False),  # which finds the mean of the targets
+        (lambda x, w: 0 * x * w + 1e-30 * x.sign(), 4, False),  # near nothing, yet different
+        (lambda x, w: dark(x, w) * torch.nan, 4, False),
+        (lambda x, w: torch.ones_like(x), 4, False),  # nothing of it is trained
+        (lambda x, w: 0 * x + 1, 4, False),  # its first weights are not used
+        (lambda x, w: (dark(x, w), x), 4, False),  # several tensors: who knows
+        (lambda x, w: dark(x, w).sum(), 4, False),
+        (lambda x, w: dark(x, w).T, 4, False),  # a column for each input
+        (lambda x, w: dark(x, w).sum(0, keepdim=True), 4, False),
+        (dark, 1, False),  # one input shows nothing
+        (dark, 0, False),
     ],
 )
-def test_one_answer_for_all(answer, inputs, alike):
-    batches = [(torch.randn(1, 3), torch.zeros(1)) for _ in range(inputs)]
-    model = Answers(answer)
-    assert one_answer(model, batches) is alike
+def test_nothing_goes_through_a_dead_network_alone(answer, inputs, dead):
+    sizes = {4: [2, 1, 1], 1: [1], 0: []}[inputs]
+    batches = [(torch.randn(size, 3), torch.zeros(size)) for size in sizes]
+    model = Model(answer)
+    assert nothing_goes_through(model, batches) is dead
     assert model.training
+    assert model.first.grad is None
+    assert not any(inputs.requires_grad for inputs, _ in batches)
+
+
+def test_equal_inputs_are_no_sign_of_death():
+    same = [(torch.ones(4, 6), torch.zeros(4))]
+    assert not nothing_goes_through(model(), same)
+
+
+def put_out(layer: nn.Linear) -> None:
+    nn.init.constant_(layer.bias, -1e3)
+
+
+def test_dropout_and_batch_norm_are_as_in_a_test_and_stay_as_they_were():
+    made = nn.Sequential(
+        *(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.ReLU()),
+        *(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 2)),
+    )
+    put_out(made[2])
+    batches = [(torch.randn(4, 3), torch.zeros(4)) for _ in range(2)]
+    buffers = [buffer.clone() for buffer in made.buffers()]
+    assert nothing_goes_through(made, batches)
+    assert all(map(torch.equal, made.buffers(), buffers))
+    assert made.training
+
+
+class Drawing(nn.Sequential):
+    """Draws a number in every pass, in evaluation mode too."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) + torch.rand(())
+
+
+def test_what_a_model_draws_is_drawn_alike():
+    made = Drawing(*model())
+    put_out(made[0])
+    batches = [(torch.randn(4, 6), torch.zeros(4)) for _ in range(2)]
+    assert nothing_goes_through(made, batches)
+
+
+def test_frozen_layers_are_not_the_first_weights():
+    made = model()
+    made[0].requires_grad_(False)
+    assert first_weights(made) is made[2].weight
+    batches = [(torch.rand(4, 6), torch.zeros(4))]
+    assert not nothing_goes_through(made, batches)
+    put_out(made[2])
+    assert nothing_goes_through(made, batches)
+
+
+def test_words_have_no_gradient_of_their_own():
+    made = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    batches = [(torch.randint(5, (4, 3)), torch.zeros(4))]
+    assert not nothing_goes_through(made, batches)
+    put_out(made[1])
+    assert nothing_goes_through(made, batches)
+
+
+def test_the_reason_is_told(tmp_path):
+    told = []
+    run_cell(cell_of(KILLED), Conditions(tmp_path), told.append)
+    assert told[-1]["status"] == "diverged"
+    with Board(1, Console(file=(screen := io.StringIO()), width=200)) as board:
+        board.show(cell_of(KILLED), Started())
+        for news in told:
+            board.show(cell_of(KILLED), news)
+    last = screen.getvalue().splitlines()[-1]
+    assert last == f"{cell_of(KILLED).name} ended early: {told[-1]['reason']}"

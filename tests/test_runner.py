@@ -188,7 +188,7 @@ def of_a_former_version(path: Path) -> None:
 
 
 def of_another_program(path: Path) -> None:
-    Checkpoint(path).save({"weights": torch.ones(3)})
+    Checkpoint(path).save({"weights": torch.ones(3)}, 1)
 
 
 @pytest.mark.parametrize(

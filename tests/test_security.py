@@ -127,7 +127,7 @@ def test_a_checkpoint_of_a_run_is_not_unpickled(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run_cell(cell, Conditions(tmp_path), killed)
     trace = tmp_path / "trace"
-    Checkpoint(path.with_suffix(".ckpt")).save({"row": Trap(trace)})
+    Checkpoint(path.with_suffix(".ckpt")).save({"row": Trap(trace)}, 1)
     with pytest.raises(RecordError, match=r"no whole.*numbers cannot be read.*Remove .*jsonl"):
         run_cell(cell, Conditions(tmp_path, resume=True))
     assert not trace.exists()

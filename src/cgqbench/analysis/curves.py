@@ -30,7 +30,7 @@ class Curve:
 def curve(runs: Sequence[Run], metric: str) -> Curve:
     """A metric over the epochs that all runs have reached.
 
-    If every seed diverged, the curve leads to the epoch before the first of them did.
+    If every seed diverged, the curve leads to where the first of them did.
     """
     drawn = _drawn(runs)
     length = min((len(run.epochs) for run in drawn), default=0)

@@ -14,8 +14,8 @@ from cgqbench.records.identity import record_path
 from cgqbench.records.reading import Run, read_run
 
 TOO_SHORT = (
-    "No epoch came to its end in this budget, so nothing of it is kept: give it more time, or each "
-    "run more of the machine (fewer --jobs)."
+    "No epoch came to its end in this budget, so nothing of it is kept. Give it more time or, if "
+    "runs shared the machine, fewer --jobs."
 )
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -119,6 +119,8 @@ class Board:
             self._advance(cell, done, news.epoch, news.loss, news.step_size, news.momentum, batch)
         elif isinstance(news, Ended):
             self._end(cell, news)
+        elif news.get("kind") == "end":
+            self._say(f"{cell.name} ended early: {news['reason']}")
         else:
             self._row(cell, news)
 
@@ -132,9 +134,10 @@ class Board:
             shown = "not finite" if loss is None else f"{loss:.4f}"
             words = f"epoch {epoch}/{cell.epochs}", f"train loss {shown}", self._quality[cell]
             line = cell.name, *words, _left_of(self._deadline)
-            self._console.print(
-                "  ".join(filter(None, line)), highlight=False, markup=False, soft_wrap=True
-            )
+            self._say("  ".join(filter(None, line)))
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _advance(
         self,

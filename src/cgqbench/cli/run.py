@@ -78,7 +78,7 @@ class Run:
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
-        kept = epochs_kept(cells, conditions.records)
+        kept = epochs_kept(cells, conditions.records) if deadline != NEVER else 0
         with going_on_later(console, restart=self.restart):
             events = ENGINES[self.engine](left, conditions, jobs)
             failed = followed(events, len(left), console, deadline)

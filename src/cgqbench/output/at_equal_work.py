@@ -46,7 +46,7 @@ def _table(column: Comparison) -> Table:
         f"network, a backward one as {BACKWARD:g} forward ones; what an optimizer does besides is "
         f"not in it. Mean over the last {WINDOW:.0%} of a run's epochs up to there, ± standard "
         f"deviation over seeds; averaged: by the averaged weights at that moment. {BOLD}. "
-        "–: it did less work, was in its first epoch, or diverged",
+        "–: it did less work, was in its first epoch, diverged, or died",
     )
 
 

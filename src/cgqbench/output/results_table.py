@@ -64,7 +64,7 @@ def _caption(table: Table, entries: Sequence[Entry]) -> str:
     if len(table.rows) > 1:
         sentences.append(BOLD)
     if any(text.endswith("–") for text in texts):
-        sentences.append("–: diverged, or not finite")
+        sentences.append("–: diverged, dead, or not finite")
     return ". ".join([*sentences, ""]).strip()
 
 

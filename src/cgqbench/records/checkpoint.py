@@ -49,7 +49,7 @@ class Checkpoint:
             return None
         return epoch
 
-    def save(self, content: Any, epoch: int | None = None) -> None:
+    def save(self, content: Any, epoch: int) -> None:
         """Put a checkpoint in the place of the last one in a single, durable move."""
         number = 1 + self._last_set()
         with _Parts(lambda part: self._part(number, part)) as parts:

@@ -1,4 +1,4 @@
-"""Whether a network is dead for good: then no further epoch can change what it answers."""
+"""Whether a network is dead for good: then no further epoch makes it answer to its inputs."""
 
 from __future__ import annotations
 
@@ -11,55 +11,93 @@ from cgqbench.tasks.seeds import seed_everything
 from cgqbench.training.feed import Batch
 from cgqbench.training.learner import Learner
 
+# A pass of which the gradient is wanted keeps what it computed.
+BATCH_SIZE = 100
+
 
 def first_weights(model: nn.Module) -> Tensor:
-    """A copy of the first parameter that is trained, which modules list inputs first.
+    """The first parameter that is trained: in most networks what the inputs meet first.
 
     >>> first_weights(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).shape
     torch.Size([3, 2])
     """
-    return next(each for each in model.parameters() if each.requires_grad).detach().clone()
+    return next(each for each in model.parameters() if each.requires_grad)
 
 
 def dead_since(before: Tensor, learner: Learner) -> bool:
-    """Whether nothing went through the network in an epoch that found its first weights `before`.
+    """Whether a network is dead, and was so throughout an epoch that found its weights w `before`.
 
-        w = w_before, bit for bit, and f(x) = f(x') for all test inputs x and x'
+        w = w_before,  f(x) = f(x'),  ∂f(x)/∂w = 0,  ∂f(x)/∂x = 0   for all test inputs x and x'
 
-    No batch of the epoch had a gradient for w, and what comes out does not depend on what goes in:
-    somewhere every rectifier is dark, and nothing trains what feeds it. Weight decay moves w, so
-    that under it no network is called dead; it may come back.
+    The first and the last two bit for bit: no batch of the epoch moved w, the first weights, and
+    neither they nor the inputs have a way through the network. On a plateau, where all but nothing
+    comes through, a gradient is small but not zero. Weight decay moves w, so that under it no
+    network is called dead; it may come back.
     """
     if not torch.equal(before, first_weights(learner.model)):
         return False
-    with learner.arithmetic.other_passes():
-        return one_answer(learner.model, learner.feed.test())
+    # cuDNN's recurrent layers have no gradient in evaluation mode.
+    with learner.arithmetic.other_passes(), torch.backends.cudnn.flags(enabled=False):
+        return nothing_goes_through(learner.model, learner.feed.test(BATCH_SIZE))
 
 
-@torch.no_grad()
-def one_answer(model: nn.Module, batches: Iterable[Batch]) -> bool:
-    """Whether a model answers all inputs, of which there are several, alike up to rounding.
+def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
+    """Whether a model gives several inputs one answer, and has no gradient that could change it.
+
+    False also where that cannot be told: of answers that are no tensor with a row for each input.
 
     >>> dark = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> batches = [(torch.randn(4, 2), torch.zeros(4, 1))]
-    >>> one_answer(dark, batches)
+    >>> nothing_goes_through(dark, batches)
     False
     >>> _ = nn.init.constant_(dark[0].bias, -100.0)
-    >>> one_answer(dark, batches)
+    >>> nothing_goes_through(dark, batches)
     True
     """
-    model.eval()
-    seed_everything(0)  # as in a test: what a model draws even now is the same for all weights
     first, count = None, 0
+    model.eval()
     try:
         for inputs, _ in batches:
+            seed_everything(0)  # what a model draws even now is no answer to its inputs
+            sought = [first_weights(model)]
+            if inputs.is_floating_point():
+                inputs = inputs.detach().requires_grad_()
+                sought.append(inputs)
             answers = model(inputs)
-            if not isinstance(answers, Tensor) or not answers.dim():
+            if not _has_rows(answers, len(inputs)):
                 return False
-            first = answers[:1] if first is None else first
-            if not torch.allclose(answers, first.expand_as(answers), atol=0.0):
+            first = answers[:1].detach() if first is None else first
+            if answers.shape[1:] != first.shape[1:] or _any_differs(answers, first):
                 return False
-            count += len(answers)
+            if not _all_zero(answers, sought):
+                return False
+            count += len(inputs)
     finally:
         model.train()
     return count > 1
+
+
+def _has_rows(answers: object, count: int) -> bool:
+    return (
+        isinstance(answers, Tensor)
+        and answers.requires_grad
+        and answers.layout == torch.strided
+        and answers.dim() > 0
+        and len(answers) == count
+    )
+
+
+def _any_differs(answers: Tensor, first: Tensor) -> bool:
+    """By more than rounding."""
+    return not torch.allclose(answers.detach(), first.expand_as(answers), atol=0.0)
+
+
+def _all_zero(answers: Tensor, sought: list[Tensor]) -> bool:
+    """Whether the gradients of the answers exist and are zero.
+
+    Of all answers at once, each with a weight of its own: sums of some, as of probabilities, are
+    constant.
+    """
+    weighted = (answers * torch.rand_like(answers)).sum()
+    grads = torch.autograd.grad(weighted, sought, allow_unused=True)
+    return all(grad is not None and not grad.count_nonzero() for grad in grads)

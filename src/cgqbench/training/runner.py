@@ -48,13 +48,16 @@ class Conditions:
         return Arithmetic(torch.device(self.device), self.fast)
 
 
+FINISHED: Line = {"kind": "end", "status": "finished"}
+CUT_SHORT: Line = {"kind": "end", "status": "diverged"}
 Tell = Callable[[BatchProgress | Line], None]
 
 
 def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> bool:
-    """Run a cell, or what is left of it; `tell` hears of batches now and then, of every row.
+    """Run a cell, or what is left of it; `tell` hears of batches now and then and of every row.
 
-    Whether it came to its end: False if the deadline was first, and `resume` goes on from there.
+    It hears too why a run ended before its last epoch. Returns whether it came to its end: False
+    if the deadline was first, and `resume` goes on from there.
     """
     with Record(record_path(cell, conditions.records)) as record:
         task = task_of(cell)
@@ -62,7 +65,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
             check_same(cell, task, record, conditions.arithmetic)
             return True
         deadline, seconds = conditions.deadline, _last_epoch_seconds(record)
-        if not deadline.fits(seconds):
+        if not deadline.fits(seconds) and _cut_short(record) is None:
             return False
         arithmetic = conditions.arithmetic
         arithmetic.set_up(conditions.threads)
@@ -77,7 +80,7 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
         with board as log, LatestState(record.checkpoint) as latest:
             for row in record.lines[1:]:
                 log(row)
-            while done < cell.epochs and _lost(record) is None:
+            while done < cell.epochs and _cut_short(record) is None:
                 until = deadline.sooner(latest.seconds_to_write)
                 if not until.fits(seconds):
                     return False
@@ -89,8 +92,11 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
                 done, seconds = done + 1, time.perf_counter() - began
                 log(row)
                 tell(row)
-            record.append(_end(record))
+            reason = _cut_short(record)
+            record.append(FINISHED if reason is None else {**CUT_SHORT, "reason": reason})
             latest.discard()
+        if reason is not None:
+            tell(record.lines[-1])
     return True
 
 
@@ -145,7 +151,7 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
     The state, which holds the row, comes first: whatever happens between the two, the row can be
     written.
     """
-    before = first_weights(learner.model)
+    before = first_weights(learner.model).detach().clone()
     began = time.perf_counter()
     trained = train_epoch(learner, epoch, tell)
     trained_at = time.perf_counter()
@@ -204,23 +210,16 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
     return record.epochs
 
 
-def _lost(record: Record) -> str | None:
+def _cut_short(record: Record) -> str | None:
     """Why the last epoch leaves nothing to train; a batch that its method left out is no harm."""
-    row = record.lines[-1]
-    if row["kind"] != "epoch":
+    row = record.lines[-1] if record.epochs else {}
+    if row.get("kind") != "epoch":
         return None
     if row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"]):
         return f"the loss or the parameters were not finite in epoch {record.epochs}"
     if row.get("dead"):
         return (
             f"the network was dead in epoch {record.epochs}: it has one answer for every input, "
-            "and no batch moved its first weights"
+            "and no gradient that could change that"
         )
     return None
-
-
-def _end(record: Record) -> Line:
-    reason = _lost(record)
-    if reason is not None:
-        return {"kind": "end", "status": "diverged", "reason": reason}
-    return {"kind": "end", "status": "finished"}
