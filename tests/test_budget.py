@@ -10,7 +10,7 @@ from rich.console import Console
 from test_cli import cgq, check_succeeded
 from test_runner import Killed, bytes_after, cell_of
 
-from cgqbench.cli import commands
+from cgqbench.cli import commands, run
 from cgqbench.cli.budget import clock, epochs_kept, seconds_of, what_is_left
 from cgqbench.cli.progress import Board
 from cgqbench.cli.run import command_line
@@ -22,6 +22,7 @@ from cgqbench.records.latest_state import LatestState
 from cgqbench.records.reading import runs
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines import Ended, Started
+from cgqbench.training.engines.events import Event
 from cgqbench.training.runner import Conditions, run_cell
 
 SLOW = str(Path(__file__).with_name("slow_task.py"))
@@ -106,6 +107,21 @@ def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, m
     assert list(out.rglob("*.ckpt*")) == []
     assert "report.html" in outputs[-1]
     assert "--budget" not in (out / "records/slow/slow-task-scgq-0.jsonl").read_text()
+
+
+def test_a_failure_is_not_blamed_on_the_budget(slow, tmp_path, monkeypatch):
+    def failing(cells, conditions, jobs):
+        for cell in cells:
+            yield from (Event(cell, Started()), Event(cell, Ended("out of memory")))
+
+    monkeypatch.setitem(run.ENGINES, "local", failing)
+    words = ["reproduce", "slow", "--seeds", "1", "--out", str(tmp_path), "--budget", "1m"]
+    monkeypatch.setattr(sys, "argv", ["cgq", *words])
+    result = cgq(*words)
+    assert result.exit_code == 1
+    assert "out of memory" in result.output
+    assert "No epoch came to its end" not in result.output
+    assert "Of 2 runs 2 are left" in result.output
 
 
 def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):

@@ -47,15 +47,15 @@ def cells(tmp_path, monkeypatch):
         }
         assert len(squares) == len(faces) == len(words) == 100
         told = [text.get_text() for text in kept[-1].legends[0].get_texts()]
-        return words, faces, told
+        return words, faces, told, kept[-1].get_suptitle()
 
     return drawn
 
 
-def made(folder, method, accuracy, column=("svhn", "vgg16"), done=None, **more):
+def made(folder, method, accuracy, column=("svhn", "vgg16"), done=None, loss=0.1, **more):
     dataset, network = column
     epochs = more.pop("epochs", paper.EPOCHS[dataset])
-    values = {"train_loss": 0.1, "test_loss": 0.2, "test_accuracy": accuracy}
+    values = {"train_loss": loss, "test_loss": loss, "test_accuracy": accuracy}
     table = f"table{1 + dataset.startswith('cifar')}"
     rows = [row(epoch, **values) for epoch in range(1, 1 + (done or epochs))]
     named = {"dataset": dataset, "network": network, "experiment": table, "method": method}
@@ -70,17 +70,19 @@ def test_both_values_and_the_colour_of_each_verdict(tmp_path, cells):
     made(tmp_path, "pal", 10.0, done=2, end="diverged")  # as in the paper
     made(tmp_path, "cgq", 60.0, done=2, end="diverged")  # 94.70
     made(tmp_path, "sgd", 91.0, column=("cifar10", "resnet164"), epochs=40)
-    words, faces, told = cells()
+    words, faces, told, heading = cells()
     column = {method: (PLACES["svhn", "vgg16"], line) for line, method in enumerate(paper.METHODS)}
     shown = {method: words[at] for method, at in column.items()}
     assert shown["sgd"] == ["93.20", "93.16"]
     assert shown["adam"] == ["94.00", "93.14"]
     assert shown["lookahead"] == ["93.00", "93.95"]
     assert shown["cocob"] == ["91.81"]
-    assert shown["armijo"] == ["7 of 40", "92.42"]
+    assert shown["armijo"] == ["93.00", "92.42; 7 of 40"]
     assert shown["pal"] == ["–", "–"]
     assert shown["cgq"] == ["–", "94.70"]
-    assert words[PLACES["cifar10", "resnet164"], 0] == ["40 of 200", "86.06"]
+    assert words[PLACES["cifar10", "resnet164"], 0] == ["91.00", "86.06; 40 of 200"]
+    assert "n of N" in heading
+    assert "some seeds" not in heading
     colour = {method: faces[at] for method, at in column.items()}
     assert colour["sgd"] == colour["pal"], "reproduced"
     assert colour["lookahead"] == colour["cgq"], "worse"
@@ -91,6 +93,24 @@ def test_both_values_and_the_colour_of_each_verdict(tmp_path, cells):
         *("no verdict: 1", "unfinished: 1", "not yet run: 93"),
     ]
     assert {line.partition(":")[0] for line in told} == {verdict.value for verdict in Verdict}
+
+
+def test_some_seeds_dead_is_neither_all_nor_none(tmp_path, cells):
+    for seed, end in enumerate(("finished", "finished", "diverged")):
+        made(tmp_path, "sgd", 93.0 + seed, seed=seed, end=end, done=2 if end == "diverged" else 40)
+    for seed in range(2):  # which guessed to the end, as a record of before says
+        made(tmp_path, "pal", 19.59, seed=seed, loss=2.3)
+    words, _, _, heading = cells()
+    assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("sgd")] == ["93.50*", "93.16"]
+    assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("pal")] == ["–", "–"]
+    assert "*: some seeds do not" in heading
+    assert "n of N" not in heading
+
+
+def test_runs_without_an_accuracy_have_none(tmp_path, cells):
+    made(tmp_path, "sgd", None)
+    words, *_ = cells()
+    assert words[PLACES["svhn", "vgg16"], 0] == ["–", "93.16"]
 
 
 def test_it_is_drawn_and_on_the_page_where_there_are_records_of_the_tables(tmp_path):

@@ -50,8 +50,8 @@ class PaperCell:
     """Ours, if there is an epoch of it."""
     done: int = 0
     """The epochs of the run that is furthest."""
-    died: bool = False
-    """Whether a seed of ours did."""
+    died: int = 0
+    """How many seeds of ours did."""
 
     @property
     def theirs(self) -> paper.Result | None:
@@ -100,14 +100,14 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     # The paper's length if there is one, else the longest.
     one = max(found, key=lambda one: (one.problem.epochs == wanted, one.problem.epochs))
     group = one.methods[method]
-    died = any(map(dead, group))
+    died = sum(map(dead, group))
     entry = next(entry for entry in summary(one) if entry.method == method)
     if entry.problem.epochs != wanted:
         verdict = Verdict.NONE
     elif all(run.end is None or (len(run.epochs) < wanted and not dead(run)) for run in group):
         verdict = Verdict.UNFINISHED
     else:
-        verdict = _judged(paper.RESULTS[dataset, network, method], entry, died)
+        verdict = _judged(paper.RESULTS[dataset, network, method], entry, died > 0)
     done = max(len(run.epochs) for run in group)
     return PaperCell(dataset, network, method, verdict, entry, done, died)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
@@ -17,12 +17,12 @@ from cgqbench.methods import METHODS
 from cgqbench.output.figures.canvas import INK, QUIET, canvas, heading, legend, saved
 from cgqbench.records.problem import TITLES
 
-NONE = "–"
-"""What does not converge, in the paper and here."""
-
-
-EDGE, GAP = "#c4cad1", 0.04
-"""The outline of a cell, and what is left around it."""
+NONE, SOME_DIED = "–", "*"
+"""What does not converge, in the paper and here, and what does with some seeds alone."""
+EDGE = "#c4cad1"
+"""The outline of a cell."""
+GAP = 0.04
+"""What is left around it."""
 
 
 class Look(NamedTuple):
@@ -61,50 +61,54 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
     for side in axis.spines.values():
         side.set_visible(False)
     counts = Counter(cell.verdict for cell in cells)
-    legend(figure, [_handle(verdict, counts[verdict]) for verdict in LOOKS if counts[verdict]])
+    squares = [
+        Patch(label=f"{verdict.value}: {counts[verdict]}", **_square(verdict))
+        for verdict in LOOKS
+        if counts[verdict]
+    ]
+    legend(figure, squares)
+    notes = ["Mean over seeds, last weights", f"{NONE}: does not converge"]
+    if any(text.get_text().endswith(SOME_DIED) for text in axis.texts):
+        notes.append(f"{SOME_DIED}: some seeds do not")
+    if counts[Verdict.NONE] or counts[Verdict.UNFINISHED]:
+        notes.append("n of N: the epochs of ours and of the paper's")
     heading(
         figure,
         "The paper's tables: test accuracy here and, small, in the paper",
-        f"Mean over seeds, last weights; {NONE}: does not converge",
+        "; ".join(notes),
     )
     return saved(figure, path)
 
 
 def _draw(axis: Axes, at: tuple[int, int], cell: PaperCell) -> None:
     """A cell: the colour of its verdict, ours, and below it the paper's."""
-    look = LOOKS[cell.verdict]
-    left, top = (place - 0.5 for place in at)
-    axis.add_patch(
-        Rectangle(
-            (left + GAP, top + GAP),
-            1 - 2 * GAP,
-            1 - 2 * GAP,
-            facecolor=look.face,
-            hatch=look.hatch,
-            edgecolor=EDGE,
-            linewidth=0.7,
-        )
-    )
-    ours, theirs = _ours(cell), cell.theirs
-    known = NONE if theirs is None else shown(ACCURACY, theirs.test_accuracy)
+    corner = at[0] - 0.5 + GAP, at[1] - 0.5 + GAP
+    axis.add_patch(Rectangle(corner, 1 - 2 * GAP, 1 - 2 * GAP, **_square(cell.verdict)))
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    ours, theirs = _ours(cell), _theirs(cell)
     if ours is not None:
-        axis.text(at[0], at[1] - 0.14, ours, ha="center", va="center", fontsize=9, color=INK)
+        axis.text(at[0], at[1] - 0.14, ours, fontsize=9, color=INK, **middle)
     height = at[1] if ours is None else at[1] + 0.24
-    axis.text(at[0], height, known, ha="center", va="center", fontsize=6.5, color=QUIET)
+    axis.text(at[0], height, theirs, fontsize=6.5, color=QUIET, **middle)
 
 
 def _ours(cell: PaperCell) -> str | None:
-    """Our accuracy; of what is not at its end how far it is."""
-    if cell.verdict is Verdict.NOT_RUN:
+    """Our accuracy, marked where not all seeds have one; None before the first epoch."""
+    if cell.entry is None:
         return None
-    if cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
-        return f"{cell.done} of {cell.epochs}"
-    if cell.died or cell.entry is None or ACCURACY not in cell.entry.values:
+    if cell.died == cell.entry.seeds or ACCURACY not in cell.entry.values:
         return NONE
-    return shown(ACCURACY, cell.entry.values[ACCURACY].mean)
+    return shown(ACCURACY, cell.entry.values[ACCURACY].mean) + SOME_DIED * (cell.died > 0)
 
 
-def _handle(verdict: Verdict, count: int) -> Patch:
+def _theirs(cell: PaperCell) -> str:
+    """The paper's, and the epochs of ours where they are not as many."""
+    text = NONE if cell.theirs is None else shown(ACCURACY, cell.theirs.test_accuracy)
+    if cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
+        text += f"; {cell.done} of {cell.epochs}"
+    return text
+
+
+def _square(verdict: Verdict) -> dict[str, Any]:
     look = LOOKS[verdict]
-    label = f"{verdict.value}: {count}"
-    return Patch(facecolor=look.face, hatch=look.hatch, edgecolor=EDGE, linewidth=0.7, label=label)
+    return {"facecolor": look.face, "hatch": look.hatch, "edgecolor": EDGE, "linewidth": 0.7}
