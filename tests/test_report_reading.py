@@ -66,7 +66,7 @@ def test_a_phone_s_table_leaves_room_for_the_numbers(tmp_path, driver):
     for method in ("a_method_of_a_very_long_name:without=any_space_to_break_it_at", "sgd"):
         write(tmp_path, training(0, 2, 0.2, 97.0), method=method)
     body = opened(driver, tmp_path, width=390)
-    table = body.find_element("css selector", ".scroll")
+    table = body.find_element("css selector", ".scroll:has(table)")
     assert table.find_element("css selector", "tbody th").size["width"] <= 0.4 * table.size["width"]
     plot, readout = (body.find_element("css selector", name) for name in (".plot svg", ".readout"))
     body.find_element("css selector", ".plot").send_keys("\ue014")
