@@ -31,6 +31,7 @@ from floor import FIRST, PROBE, passes_alone, timed
 from networks import resnet50_parameters
 from rich.console import Console
 from rich.table import Table
+from trained import Trained, middle
 from where import measured_on
 
 import cgq
@@ -42,9 +43,6 @@ from cgqbench.tasks.networks import network
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
 from cgqbench.training.engines import ENGINES, Ended
-from cgqbench.training.epoch import train_epoch
-from cgqbench.training.feed import Feed
-from cgqbench.training.learner import Learner
 from cgqbench.training.runner import Conditions
 
 EPOCH = 50_000
@@ -58,8 +56,8 @@ STEPS = 200  # of the step alone, in each of as many turns
 TURNS = 5
 
 
-class Trained:
-    """A method on a network, trained by the epoch as a cell is."""
+class OnGPU(Trained):
+    """With the memory it takes, and the floor of its passes."""
 
     def __init__(self, name: str, method: str, task: Task, arithmetic: Arithmetic) -> None:
         gc.collect()
@@ -67,35 +65,19 @@ class Trained:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved()
         cell = Cell("gpu", "images", name, method, 0, 1, BATCH, average=False)
-        feed = Feed(task, arithmetic.device, BATCH, 0)
-        began = time.perf_counter()
-        self._learner = Learner(cell, task, feed, arithmetic, graphs=True)
-        self._epochs = 0
-        self.epoch()
-        self.first_epoch = time.perf_counter() - began
+        super().__init__(cell, task, arithmetic)
         self.memory = torch.cuda.max_memory_reserved() - before
-        self.times: list[float] = []
-        self.passes: list[float] = []
-
-    def epoch(self) -> None:
-        self._epochs += 1
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        row = train_epoch(self._learner, self._epochs, lambda progress: None)
-        torch.cuda.synchronize()
-        if self._epochs > 1:
-            self.times.append((time.perf_counter() - began) * EPOCH / (BATCHES * BATCH))
-            self.passes.append(row["passes"])
 
     def floor(self, kinds: Sequence[bool]) -> float:
         """Seconds an epoch of these passes alone."""
-        alone = passes_alone(self._learner, kinds)
+        alone = passes_alone(self.learner, kinds)
         step, _ = timed(alone, torch.device("cuda", 0), FLOOR_STEPS, turns=1)
         return step * EPOCH / BATCH
 
     @property
     def seconds(self) -> float:
-        return statistics.mean(self.times)
+        """An epoch, by the mean."""
+        return statistics.mean(self.times) * EPOCH / BATCH
 
     @property
     def mean_passes(self) -> float:
@@ -120,13 +102,6 @@ def ratios(times: Sequence[float], of: Sequence[float]) -> list[float]:
     return [sum(times[i : i + ROUNDS]) / sum(of[i : i + ROUNDS]) for i in starts]
 
 
-def middle(values: Sequence[float], digits: int) -> str:
-    """The one in the middle, and where there are several the least and the most."""
-    found = f"{statistics.median(values):.{digits}f}"
-    spread = f" ({min(values):.{digits}f} to {max(values):.{digits}f})"
-    return found + spread if len(values) > 1 else found
-
-
 def epochs_table(
     device: torch.device,
     console: Console,
@@ -146,7 +121,7 @@ def epochs_table(
             runs = {}
             for label, method in METHODS.items():
                 console.print(f"[dim]{name} {arithmetic.name} {label}[/]")
-                runs[label] = Trained(name, method, task, arithmetic)
+                runs[label] = OnGPU(name, method, task, arithmetic)
             sgd, cgq_, scgq = runs.values()
             unsearched, searched = [], []
             for turn in range(repeats * ROUNDS):

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import torch
 from floor import FIRST, PROBE, Work, passes_alone, timed
-from gpu import Trained as OnImages
-from gpu import task_for
+from gpu import OnGPU, task_for
 from line_search import Trained as OnText
 from rich.console import Console
 from rich.table import Table
@@ -97,7 +96,7 @@ def shown(case: Case, table: Table, console: Console) -> None:
 
 def on_images(method: str, passes: list[bool]) -> Case:
     arithmetic = Arithmetic(torch.device("cuda", 0))
-    learner = OnImages("vgg16", method, task_for("vgg16"), arithmetic)._learner
+    learner = OnGPU("vgg16", method, task_for("vgg16"), arithmetic).learner
     inputs, targets = (part.clone() for part in next(iter(learner.feed.epoch(1))))
     optimizer = learner.optimizer
 
