@@ -15,7 +15,7 @@ from cgqbench.experiments.cell import Cell
 from cgqbench.records.identity import record_path
 from cgqbench.records.reading import Run, read_run
 from cgqbench.records.record import Record
-from cgqbench.training import runner
+from cgqbench.training import dead_network, runner
 from cgqbench.training.dead_network import first_weights, nothing_goes_through
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines import Started
@@ -155,6 +155,7 @@ def dark(x, w):
         (lambda x, w: dark(x, w).sum(), 4, False),
         (lambda x, w: dark(x, w).T, 4, False),  # a column for each input
         (lambda x, w: dark(x, w).sum(0, keepdim=True), 4, False),
+        (lambda x, w: dark(torch.from_numpy(x.numpy()), w), 4, False),  # none by the inputs
         (dark, 1, False),  # one input shows nothing
         (dark, 0, False),
     ],
@@ -172,6 +173,26 @@ def test_nothing_goes_through_a_dead_network_alone(answer, inputs, dead):
 def test_equal_inputs_are_no_sign_of_death():
     same = [(torch.ones(4, 6), torch.zeros(4))]
     assert not nothing_goes_through(model(), same)
+
+
+def test_a_run_goes_on_where_no_gradient_by_the_inputs_can_be_had(tmp_path, monkeypatch):
+    forward = nn.Sequential.forward
+    monkeypatch.setattr(
+        nn.Sequential, "forward", lambda self, x: forward(self, torch.from_numpy(x.numpy()))
+    )
+    for method in ("sgd:lr=1e-30,momentum=0.0", KILLED):
+        assert run_of(method, tmp_path).end["status"] == "finished"
+
+
+def test_a_batch_of_the_check_is_no_larger_than_one_of_the_run(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        dead_network,
+        "nothing_goes_through",
+        lambda model, batches: sizes.extend(len(inputs) for inputs, _ in batches),
+    )
+    run_of("sgd:lr=1e-30,momentum=0.0", tmp_path)
+    assert max(sizes) == 32
 
 
 def put_out(layer: nn.Linear) -> None:
@@ -232,4 +253,4 @@ def test_the_reason_is_told(tmp_path):
         for news in told:
             board.show(cell_of(KILLED), news)
     last = screen.getvalue().splitlines()[-1]
-    assert last == f"{cell_of(KILLED).name} ended early: {told[-1]['reason']}"
+    assert last == f"{cell_of(KILLED).name} ended: {told[-1]['reason']}"

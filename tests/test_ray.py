@@ -29,13 +29,16 @@ for event in events:
 TASK = str(Path(__file__).with_name("small_task.py"))
 
 
-def check_compared(out: Path, *words: str) -> dict[str, bytes]:
-    command = [sys.executable, "-m", "cgqbench", "compare", "--task", TASK, "--epochs", "2"]
-    methods = ["-m", "sgd", "-m", "scgq"]
-    done = subprocess.run(
-        [*command, *methods, "--out", str(out), *words], capture_output=True, text=True, timeout=600
-    )
+def check_told(*words: str) -> str:
+    command = [sys.executable, "-m", "cgqbench", "compare", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def check_compared(out: Path, *words: str) -> dict[str, bytes]:
+    methods = "--task", TASK, "--epochs", "2", "-m", "sgd", "-m", "scgq"
+    check_told(*methods, "--out", str(out), *words)
     return {run.path.name: b"\n".join(run.path.read_bytes().splitlines()[1:]) for run in runs(out)}
 
 
@@ -45,6 +48,14 @@ def test_ray_leaves_the_records_of_local_processes(tmp_path):
     there = check_compared(tmp_path / "there", "--engine", "ray")
     assert len(here) == 2
     assert here == there
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason='Ray is not installed: pip install "cgq[ray]"')
+def test_ray_too_says_why_a_run_ended(tmp_path):
+    task = str(Path(TASK).with_name("rectified_task.py"))
+    dies = "--task", task, "--epochs", "6", "-m", "sgd:lr=300.0,momentum=0.0"
+    told = check_told(*dies, "--out", str(tmp_path), "--engine", "ray")
+    assert told.count(" ended: the network was dead in epoch ") == 1
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is not installed: pip install "cgq[ray]"')

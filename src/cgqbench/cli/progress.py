@@ -120,7 +120,7 @@ class Board:
         elif isinstance(news, Ended):
             self._end(cell, news)
         elif news.get("kind") == "end":
-            self._say(f"{cell.name} ended early: {news['reason']}")
+            self._say(f"{cell.name} ended: {news['reason']}")
         else:
             self._row(cell, news)
 

@@ -11,7 +11,7 @@ from cgqbench.tasks.seeds import seed_everything
 from cgqbench.training.feed import Batch
 from cgqbench.training.learner import Learner
 
-# A pass of which the gradient is wanted keeps what it computed.
+# A pass of which the gradient is wanted keeps what it computed: no more inputs than a batch has.
 BATCH_SIZE = 100
 
 
@@ -29,22 +29,24 @@ def dead_since(before: Tensor, learner: Learner) -> bool:
 
         w = w_before,  f(x) = f(x'),  ∂f(x)/∂w = 0,  ∂f(x)/∂x = 0   for all test inputs x and x'
 
-    The first and the last two bit for bit: no batch of the epoch moved w, the first weights, and
-    neither they nor the inputs have a way through the network. On a plateau, where all but nothing
-    comes through, a gradient is small but not zero. Weight decay moves w, so that under it no
-    network is called dead; it may come back.
+    The first and the last two bit for bit: w, the first weights, are what they were, and neither
+    they nor the inputs have a way through the network. On a plateau, where all but nothing comes
+    through, a gradient is small but not zero. Weight decay moves w, so that under it no network is
+    called dead; it may come back.
     """
     if not torch.equal(before, first_weights(learner.model)):
         return False
     # cuDNN's recurrent layers have no gradient in evaluation mode.
     with learner.arithmetic.other_passes(), torch.backends.cudnn.flags(enabled=False):
-        return nothing_goes_through(learner.model, learner.feed.test(BATCH_SIZE))
+        size = min(BATCH_SIZE, learner.cell.batch_size)
+        return nothing_goes_through(learner.model, learner.feed.test(size))
 
 
 def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
     """Whether a model gives several inputs one answer, and has no gradient that could change it.
 
-    False also where that cannot be told: of answers that are no tensor with a row for each input.
+    False also where that cannot be told: of answers that are no tensor with a row for each input,
+    or of a model of which no gradient can be had.
 
     >>> dark = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> batches = [(torch.randn(4, 2), torch.zeros(4, 1))]
@@ -58,18 +60,14 @@ def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
     model.eval()
     try:
         for inputs, _ in batches:
-            seed_everything(0)  # what a model draws even now is no answer to its inputs
-            sought = [first_weights(model)]
-            if inputs.is_floating_point():
-                inputs = inputs.detach().requires_grad_()
-                sought.append(inputs)
-            answers = model(inputs)
+            with torch.no_grad():
+                answers = _answers(model, inputs)
             if not _has_rows(answers, len(inputs)):
                 return False
-            first = answers[:1].detach() if first is None else first
+            first = answers[:1] if first is None else first
             if answers.shape[1:] != first.shape[1:] or _any_differs(answers, first):
                 return False
-            if not _all_zero(answers, sought):
+            if not _has_no_gradient(model, inputs):
                 return False
             count += len(inputs)
     finally:
@@ -77,10 +75,15 @@ def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
     return count > 1
 
 
+def _answers(model: nn.Module, inputs: Tensor) -> Tensor:
+    seed_everything(0)  # what a model draws even now is no answer to its inputs
+    answers: Tensor = model(inputs)
+    return answers
+
+
 def _has_rows(answers: object, count: int) -> bool:
     return (
         isinstance(answers, Tensor)
-        and answers.requires_grad
         and answers.layout == torch.strided
         and answers.dim() > 0
         and len(answers) == count
@@ -89,15 +92,25 @@ def _has_rows(answers: object, count: int) -> bool:
 
 def _any_differs(answers: Tensor, first: Tensor) -> bool:
     """By more than rounding."""
-    return not torch.allclose(answers.detach(), first.expand_as(answers), atol=0.0)
+    return not torch.allclose(answers, first.expand_as(answers), atol=0.0)
 
 
-def _all_zero(answers: Tensor, sought: list[Tensor]) -> bool:
-    """Whether the gradients of the answers exist and are zero.
+def _has_no_gradient(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether the gradients of the answers, by first weights and inputs, exist and are zero.
 
     Of all answers at once, each with a weight of its own: sums of some, as of probabilities, are
     constant.
     """
-    weighted = (answers * torch.rand_like(answers)).sum()
-    grads = torch.autograd.grad(weighted, sought, allow_unused=True)
+    sought = [first_weights(model)]
+    if inputs.is_floating_point():
+        inputs = inputs.detach().requires_grad_()
+        sought.append(inputs)
+    try:
+        answers = _answers(model, inputs)
+        weighted = (answers * torch.rand_like(answers)).sum()
+        grads = torch.autograd.grad(weighted, sought, allow_unused=True)
+    except RuntimeError:
+        # Neither training nor evaluation asks for a gradient by the inputs. A model that takes them
+        # out of torch has none, and there may be too little memory: no reason to end a run.
+        return False
     return all(grad is not None and not grad.count_nonzero() for grad in grads)

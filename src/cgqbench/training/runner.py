@@ -56,7 +56,7 @@ Tell = Callable[[BatchProgress | Line], None]
 def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None) -> bool:
     """Run a cell, or what is left of it; `tell` hears of batches now and then and of every row.
 
-    It hears too why a run ended before its last epoch. Returns whether it came to its end: False
+    It hears too why a run ended that did not finish. Returns whether it came to its end: False
     if the deadline was first, and `resume` goes on from there.
     """
     with Record(record_path(cell, conditions.records)) as record:

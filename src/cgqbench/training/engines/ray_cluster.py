@@ -93,7 +93,10 @@ def _new_rows(cell: Cell, conditions: Conditions, told: dict[Cell, int]) -> Iter
 def _rows(cell: Cell, conditions: Conditions) -> list[Line]:
     path = record_path(cell, conditions.records)
     run = read_run(path) if path.exists() else None
-    return run.epochs if run else []
+    if run is None:
+        return []
+    # The end too where it says why: what `run_cell` tells of where it runs.
+    return [*run.epochs, run.end] if run.end and "reason" in run.end else run.epochs
 
 
 def _end_of(ray: Any, task: Any) -> Ended:
