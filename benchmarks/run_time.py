@@ -38,8 +38,8 @@ def evenly(seed: int, step: int, probability: float) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=NETWORKS, default="resnet164")
-    parser.add_argument("--batches", type=int, default=20, help="of a round; a multiple of 10")
-    parser.add_argument("--rounds", type=int, default=4, help="the first is not counted")
+    parser.add_argument("--batches", type=int, default=10, help="of a round; a multiple of 10")
+    parser.add_argument("--rounds", type=int, default=8, help="the first is not counted")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
@@ -78,6 +78,11 @@ def main() -> None:
     console.print(table_of(runs, batches))
 
 
+def seconds(taken: float) -> str:
+    """To three digits, or whole ones."""
+    return f"{taken:.3g}" if taken < 100 else f"{taken:,.0f}"
+
+
 def table_of(runs: dict[str, Trained], batches: int) -> Table:
     table = Table("method", "s an epoch", "÷ SGD", "forward passes a step")
     for column in table.columns[1:]:
@@ -86,7 +91,7 @@ def table_of(runs: dict[str, Trained], batches: int) -> Table:
     for label, run in runs.items():
         table.add_row(
             label,
-            f"{batches * statistics.median(run.times):.3g}",
+            seconds(batches * statistics.median(run.times)),
             middle([mine / its for mine, its in zip(run.times, sgd, strict=True)], 2),
             f"{statistics.median(run.passes):.2f}",
         )
