@@ -100,10 +100,13 @@ def test_some_seeds_dead_is_neither_all_nor_none(tmp_path, cells):
         made(tmp_path, "sgd", 93.0 + seed, seed=seed, end=end, done=2 if end == "diverged" else 40)
     for seed in range(2):  # which guessed to the end, as a record of before says
         made(tmp_path, "pal", 19.59, seed=seed, loss=2.3)
+    for seed, (accuracy, loss) in enumerate(((93.0, 0.1), (19.0, 2.3))):
+        made(tmp_path, "adam", accuracy, seed=seed, loss=loss)
     words, _, _, heading = cells()
     assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("sgd")] == ["93.50*", "93.16"]
+    assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("adam")] == ["56.00*", "93.14"]
     assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("pal")] == ["–", "–"]
-    assert "*: some seeds do not" in heading
+    assert "*: some seeds do not, left out if they diverged" in heading
     assert "n of N" not in heading
 
 

@@ -146,16 +146,16 @@ def test_every_seed_diverged(tmp_path):
     made(tmp_path, None, done=2, end="diverged", loss=None)
     assert cell_in(tmp_path).verdict == Verdict.WORSE
     assert shown(tmp_path)[0] == "worse"
-    assert shown(tmp_path)[-1] == "2 of 20 epochs, 1 seed; 1 diverged"
+    assert shown(tmp_path)[-1] == "2 of 20 epochs, 1 seed; 1 diverged or died"
 
 
 def test_lost_and_running_seeds_are_told_from_those_that_count(tmp_path):
     made(tmp_path, 98.0, done=7, end=None)
     assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 seed"
     made(tmp_path, 98.0, seed=1, done=2, end="diverged")
-    assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 of 2 seeds; 1 diverged, 1 unfinished"
+    assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 of 2 seeds; 1 diverged or died, 1 unfinished"
     made(tmp_path, 98.3, seed=2)
-    assert shown(tmp_path)[-1] == "20 of 20 epochs, 1 of 3 seeds; 1 diverged, 1 unfinished"
+    assert shown(tmp_path)[-1] == "20 of 20 epochs, 1 of 3 seeds; 1 diverged or died, 1 unfinished"
 
 
 def test_other_experiments_and_settings_are_not_the_paper_s(tmp_path):

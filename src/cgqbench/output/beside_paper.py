@@ -107,7 +107,7 @@ def _seeds(entry: Entry) -> str:
     """How many the numbers are of, of how many, and what became of the others."""
     every = several(entry.seeds, "seed")
     counted = max((value.count for value in entry.values.values()), default=entry.seeds)
-    lost = [f"{entry.diverged} diverged"] if entry.diverged else []
+    lost = [f"{entry.diverged} diverged or died"] if entry.diverged else []
     if 0 < entry.unfinished < entry.seeds:
         lost.append(f"{entry.unfinished} unfinished")
     of = every if counted == entry.seeds else f"{counted} of {every}"

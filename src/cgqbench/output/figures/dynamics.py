@@ -40,7 +40,7 @@ PANELS = {
 
 
 def dynamics(comparison: Comparison, path: Path) -> Path:
-    """Four panels; mean line and shaded standard deviation over seeds, × where all diverged."""
+    """Four panels; mean, shaded standard deviation over seeds, × where all diverged or died."""
     methods = comparison.methods
     style = styles(methods)
     lost = {method for method, group in methods.items() if all(run.diverged for run in group)}
@@ -73,7 +73,7 @@ def dynamics(comparison: Comparison, path: Path) -> Path:
             for method in methods
         ],
     )
-    notes = [*spread_notes(comparison, "shaded"), *["×: every seed diverged"] * bool(lost)]
+    notes = [*spread_notes(comparison, "shaded"), *["×: every seed diverged or died"] * bool(lost)]
     heading(figure, comparison.title, "; ".join(notes))
     return saved(figure, path)
 

@@ -94,7 +94,7 @@ def _over(
         for method, name in names.items()
     ]
     legend(figure, handles)
-    gone = ["×: every seed diverged"] * bool(lost)
+    gone = ["×: every seed diverged or died"] * bool(lost)
     notes = [*spread_notes(comparison, "shaded"), *gone, note]
     heading(figure, f"{comparison.title}, {words}", "; ".join(notes))
     return saved(figure, path)

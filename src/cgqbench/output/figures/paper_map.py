@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.measures import ACCURACY, shown
 from cgqbench.analysis.verdicts import TABLES, PaperCell, Verdict, paper_cells
 from cgqbench.methods import METHODS
@@ -52,7 +52,7 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
         at = columns.index((cell.dataset, cell.network)), methods.index(cell.method)
         _draw(axis, at, cell)
     axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(methods) - 0.5, -0.5))
-    names = ["\n".join(TITLES[name] for name in column) for column in columns]
+    names = [_column(column, cells) for column in columns]
     axis.set_xticks(range(len(columns)), names)
     axis.set_yticks(range(len(methods)), [METHODS[method].label for method in methods])
     axis.xaxis.tick_top()
@@ -67,17 +67,29 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
         if counts[verdict]
     ]
     legend(figure, squares)
-    notes = ["Mean over seeds, last weights", f"{NONE}: does not converge"]
+    notes = ["Mean over seeds", f"{NONE}: does not converge"]
     if any(text.get_text().endswith(SOME_DIED) for text in axis.texts):
-        notes.append(f"{SOME_DIED}: some seeds do not")
+        notes.append(f"{SOME_DIED}: some seeds do not, left out if they diverged")
     if counts[Verdict.NONE] or counts[Verdict.UNFINISHED]:
         notes.append("n of N: the epochs of ours and of the paper's")
     heading(
         figure,
-        "The paper's tables: test accuracy here and, small, in the paper",
+        "The paper's tables: test accuracy by the last weights, here and, small, in the paper",
         "; ".join(notes),
     )
     return saved(figure, path)
+
+
+def _column(column: tuple[str, str], cells: Sequence[PaperCell]) -> str:
+    """What it is of, and how many seeds ours are, where there are any."""
+    seeds = {
+        cell.entry.seeds for cell in cells if cell.entry and (cell.dataset, cell.network) == column
+    }
+    lines = [TITLES[name] for name in column]
+    if seeds:
+        fewest = f"{min(seeds)} to " * (len(seeds) > 1)
+        lines.append(fewest + several(max(seeds), "seed"))
+    return "\n".join(lines)
 
 
 def _draw(axis: Axes, at: tuple[int, int], cell: PaperCell) -> None:
