@@ -30,6 +30,7 @@ def write(
     hardware: str = "A made-up processor",
     checksum: str | None = None,
     batches: int = 938,
+    arithmetic: str = "float32",
     **cell: Any,
 ) -> Path:
     """A record of a cell (by default MNIST, MLP, SGD, seed 0); its path."""
@@ -38,6 +39,7 @@ def write(
     path = folder / made.experiment / f"{made.name}.jsonl"
     with Record(path) as record:
         told = {"hardware": hardware, "checksum": checksum, "batches": batches}
+        told["arithmetic"] = arithmetic
         record.append({**header(made, settings, label), **told})
         for line in rows:
             record.append(line)

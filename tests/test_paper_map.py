@@ -46,6 +46,8 @@ def cells(tmp_path, monkeypatch):
             for each in squares
         }
         assert len(squares) == len(faces) == len(words) == 100
+        for column, label in enumerate(axis.get_xticklabels()):
+            words[column, -1] = label.get_text().splitlines()
         told = [text.get_text() for text in kept[-1].legends[0].get_texts()]
         return words, faces, told, kept[-1].get_suptitle()
 
@@ -108,6 +110,15 @@ def test_some_seeds_dead_is_neither_all_nor_none(tmp_path, cells):
     assert words[PLACES["svhn", "vgg16"], paper.METHODS.index("pal")] == ["–", "–"]
     assert "*: some seeds do not, left out if they diverged" in heading
     assert "n of N" not in heading
+
+
+def test_a_column_says_that_any_of_it_is_in_bf16(tmp_path, cells):
+    made(tmp_path, "sgd", 91.0, column=("cifar10", "resnet164"), arithmetic="bf16")
+    made(tmp_path, "pal", 10.0, column=("cifar10", "resnet164"), end="diverged")
+    made(tmp_path, "sgd", 93.0, arithmetic="tf32")
+    words, *_ = cells()
+    assert words[PLACES["cifar10", "resnet164"], -1] == ["CIFAR-10", "ResNet-164", "1 seed, bf16"]
+    assert words[PLACES["svhn", "vgg16"], -1] == ["SVHN", "VGG-16", "1 seed"]
 
 
 def test_runs_without_an_accuracy_have_none(tmp_path, cells):

@@ -190,3 +190,10 @@ def test_they_are_shown_with_their_experiments_only(tmp_path):
         for words in ("How much of the paper is reproduced", "reproduced, +0.00", "not yet run"):
             assert words in place
         assert "Table 2 of the paper" not in place, "there is no record of it"
+
+
+def test_a_cell_says_that_it_is_in_bf16(tmp_path):
+    made(tmp_path / "one", 98.4, arithmetic="bf16")
+    assert shown(tmp_path / "one")[-1].endswith("20 of 20 epochs, 1 seed, bf16")
+    made(tmp_path / "other", 98.4)
+    assert shown(tmp_path / "other")[-1].endswith("20 of 20 epochs, 1 seed")

@@ -39,11 +39,12 @@ class Comparison:
 
     @property
     def budget(self) -> str:
-        """What each method was given: epochs and seeds."""
+        """What each method was given: epochs and seeds, and bf16 if any run had that."""
         counts = [len(group) for group in self.methods.values()]
         few, many = min(counts), max(counts)
         seeds = several(many, "seed") if few == many else f"{few} to {many} seeds"
-        return f"{several(self.problem.epochs, 'epoch')}, {seeds}"
+        words = [several(self.problem.epochs, "epoch"), seeds, *fewer_bits(self.runs)]
+        return ", ".join(words)
 
     def settings(self, method: str) -> Line:
         """What a method was set to."""
@@ -66,6 +67,12 @@ def comparisons(runs: Sequence[Run]) -> list[Comparison]:
         distinct = {method: _distinct(group) for method, group in methods.items()}
         found.append(Comparison(problem, name, shared, distinct, labels))
     return found
+
+
+def fewer_bits(runs: Sequence[Run]) -> list[str]:
+    """The arithmetic of runs in words, where any of them had fewer bits than usual."""
+    found = sorted({run.header["arithmetic"] for run in runs if "arithmetic" in run.header})
+    return [" or ".join(found)] if "bf16" in found else []
 
 
 def several(count: int, thing: str) -> str:

@@ -11,14 +11,11 @@ from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import passes
 from cgqbench.analysis.curves import work
 from cgqbench.analysis.measures import ACCURACY, averaged
+from cgqbench.analysis.paper_columns import paper_columns
 from cgqbench.analysis.spread import Statistic, statistic
 from cgqbench.analysis.summary import counted
 from cgqbench.records.reading import Run
 
-TODAY = {"table1": "today1", "table2": "today2"}
-"""The paper's tables, and the experiments that have the same columns for today's methods."""
-BESIDE = ("sgd_cosine", "search")
-"""What is put beside the paper's methods: a tuned schedule, and no rate at all."""
 WINDOW = 1 / 20
 """Of the epochs of a run; accuracies jump from one to the next, and no single one is to decide."""
 ROUNDING = 1e-9
@@ -26,22 +23,11 @@ ROUNDING = 1e-9
 
 def columns(compared: Sequence[Comparison]) -> list[Comparison]:
     """The paper's columns in which a method searches, with what is beside them, passes known."""
-    known = {one.problem: one for one in compared}
     found = []
-    for one in compared:
-        if one.problem.experiment not in TODAY:
-            continue
-        today = known.get(replace(one.problem, experiment=TODAY[one.problem.experiment]))
-        both = [one, today] if today else [one]
-        methods = {
-            method: group
-            for each in both
-            for method, group in each.methods.items()
-            if (each is one or method in BESIDE) and work(group)
-        }
-        labels = {method: label for each in both for method, label in each.labels.items()}
+    for one in paper_columns(compared):
+        methods = {method: group for method, group in one.methods.items() if work(group)}
         if any((passes(group) or 1.0) > 1.0 for group in methods.values()):
-            found.append(replace(one, methods=methods, labels=labels))
+            found.append(replace(one, methods=methods))
     return found
 
 

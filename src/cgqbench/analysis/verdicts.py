@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cgqbench.analysis.chance import dead
-from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.comparison import Comparison, fewer_bits
 from cgqbench.analysis.measures import ACCURACY
 from cgqbench.analysis.standings import CLOSE_ACCURACY
 from cgqbench.analysis.summary import Entry, summary
@@ -52,6 +52,8 @@ class PaperCell:
     """The epochs of the run that is furthest."""
     died: int = 0
     """How many seeds of ours did."""
+    fewer_bits: bool = False
+    """Whether ours was computed in bf16."""
 
     @property
     def theirs(self) -> paper.Result | None:
@@ -109,7 +111,7 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     else:
         verdict = _judged(paper.RESULTS[dataset, network, method], entry, died > 0)
     done = max(len(run.epochs) for run in group)
-    return PaperCell(dataset, network, method, verdict, entry, done, died)
+    return PaperCell(dataset, network, method, verdict, entry, done, died, bool(fewer_bits(group)))
 
 
 def _judged(theirs: paper.Result | None, entry: Entry, died: bool) -> Verdict:

@@ -100,7 +100,7 @@ def _ours(entry: Entry, cell: PaperCell) -> list[str]:
     if averaged(ACCURACY) in entry.values:
         lines.append(f"averaged {_shown(entry, averaged(ACCURACY))}")
     done = f"{entry.epoch or cell.done} of {several(cell.epochs, 'epoch')}"
-    return [*lines, f"{done}, {_seeds(entry)}"]
+    return [*lines, f"{done}, {_seeds(entry)}{', bf16' * cell.fewer_bits}"]
 
 
 def _seeds(entry: Entry) -> str:

@@ -10,6 +10,7 @@ from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import costs
 from cgqbench.analysis.equal_work import columns
 from cgqbench.analysis.findings import Findings
+from cgqbench.analysis.paper_columns import paper_columns
 from cgqbench.analysis.verdicts import begun
 from cgqbench.output.figures.any_rate import any_rate
 from cgqbench.output.figures.bounds import BOUNDS, ablation_bounds
@@ -35,6 +36,7 @@ ABLATIONS: dict[str, tuple[Drawing, set[str]]] = {
 }
 """The figure that an ablation's experiment is drawn as, and the settings that it varies."""
 
+DYNAMICS = "-dynamics"
 PROFILE = "-profile"
 TOGETHER: dict[str, dict[str, Callable[[Sequence[Comparison], Path], Path]]] = {
     "ceiling": {"": ceilings},
@@ -52,14 +54,17 @@ def every_figure(found: Findings, destination: Path) -> list[Path]:
     """Draw all that the records allow; the files written."""
     written: list[Path] = []
     shared: dict[str, list[Comparison]] = {}
+    beside = {column.problem: column for column in paper_columns(found.comparisons)}
     for comparison in found.comparisons:
         experiment = comparison.problem.experiment
         if experiment in TOGETHER and (ablation(comparison) or experiment not in ABLATIONS):
             shared.setdefault(experiment, []).append(comparison)
             continue
         for kind, draw in _drawings(comparison).items():
-            name = f"{experiment}-{comparison.name}"
-            written.append(draw(comparison, _free(destination, name, kind, written)))
+            path = _free(destination, f"{experiment}-{comparison.name}", kind, written)
+            # A schedule shows in how training goes; the times of other runs are not comparable.
+            drawn = beside.get(comparison.problem, comparison) if kind == DYNAMICS else comparison
+            written.append(draw(drawn, path))
     for experiment, compared in shared.items():
         for kind, together in TOGETHER[experiment].items():
             path = _free(destination, experiment, kind, written)
@@ -92,7 +97,7 @@ def _drawings(comparison: Comparison) -> dict[str, Drawing]:
         return {"": draw}
     found: dict[str, Drawing] = {}
     if any(run.epochs for run in comparison.runs):
-        found["-dynamics"] = dynamics
+        found[DYNAMICS] = dynamics
     if has_times(comparison):
         found["-time"] = over_time
     if costs(comparison):

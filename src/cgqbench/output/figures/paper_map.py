@@ -82,13 +82,13 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
 
 def _column(column: tuple[str, str], cells: Sequence[PaperCell]) -> str:
     """What it is of, and how many seeds ours are, where there are any."""
-    seeds = {
-        cell.entry.seeds for cell in cells if cell.entry and (cell.dataset, cell.network) == column
-    }
+    mine = [cell for cell in cells if cell.entry and (cell.dataset, cell.network) == column]
+    seeds = {cell.entry.seeds for cell in mine if cell.entry}
     lines = [TITLES[name] for name in column]
     if seeds:
         fewest = f"{min(seeds)} to " * (len(seeds) > 1)
-        lines.append(fewest + several(max(seeds), "seed"))
+        fewer_bits = ", bf16" * any(cell.fewer_bits for cell in mine)
+        lines.append(fewest + several(max(seeds), "seed") + fewer_bits)
     return "\n".join(lines)
 
 
