@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from pages import README, ROOT
 
 from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import comparisons
-from cgqbench.analysis.measures import ACCURACY, averaged
+from cgqbench.analysis.measures import ACCURACY, averaged, shown
 from cgqbench.analysis.summary import summary
 from cgqbench.analysis.verdicts import TABLES, Verdict, paper_cells
 from cgqbench.experiments import paper
@@ -25,10 +26,15 @@ BESIDE = {
 }
 
 
+def table_after(words: str, rows: int, page: Path = README) -> dict[str, list[str]]:
+    lines = page.read_text().split(words)[1].splitlines()
+    cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("|")]
+    return {row[0].strip("*"): [cell.strip("*") for cell in row[1:]] for row in cells[2:][:rows]}
+
+
 def table() -> dict[str, list[str]]:
-    lines = README.read_text().split("ours / the paper's, of the last weights:")[1].splitlines()
-    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("|")]
-    return {row[0].strip("*"): row[1:] for row in rows[2 : 2 + len(paper.METHODS) + len(BESIDE)]}
+    words = "ours / the paper's, of the last weights:"
+    return table_after(words, len(paper.METHODS) + len(BESIDE))
 
 
 def ended(folder: str, dataset: str, network: str) -> list:
@@ -71,6 +77,25 @@ def test_so_is_what_stands_beside_them(column, label):
     (entry,) = found
     reached = f" in epoch {entry.epoch}" if entry.unfinished else ""
     assert table()[label][column] == f"{entry.values[metric].mean:.2f}{reached}"
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (README, "**The step decays by itself,**"),
+        (ROOT / "results" / "README.md", "and `today2` with `--only sgd_cosine`"),
+    ],
+)
+def test_the_deep_network_has_what_its_records_have(page, words):
+    compared = [*ended("table2", "cifar10", "resnet164"), *ended("today2", "cifar10", "resnet164")]
+    assert all(one.budget == "40 epochs, 1 seed, bf16" for one in compared)
+    found = {entry.label: entry for one in compared for entry in summary(one)}
+    rows = table_after(words, len(found), page)
+    assert {name.partition(" over")[0] for name in rows} == {*found}
+    for name, cells in rows.items():
+        entry = found[name.partition(" over")[0]]
+        for metric, cell in zip(("train_loss", ACCURACY, averaged(ACCURACY)), cells, strict=False):
+            assert cell == shown(metric, entry.values[metric].mean), (name, metric)
 
 
 def test_there_are_no_other_rows():
