@@ -184,3 +184,10 @@ def test_it_is_among_the_answers_where_there_is_a_column(column, tmp_path):
     alone = tmp_path / "alone"
     write(alone, rows(1.0), method="sgd", **COLUMN)
     assert not at_equal_work(made(alone))
+
+
+def test_a_column_in_bf16_says_so(tmp_path: Path) -> None:
+    for method, passes in (("sgd", 1.0), ("cgq", 3.0)):
+        write(tmp_path, rows(passes), method=method, arithmetic="bf16", **COLUMN)
+    (table,) = at_equal_work(made(tmp_path))
+    assert table.title == "SVHN / VGG-16, at equal work, bf16"

@@ -82,7 +82,7 @@ def test_so_is_what_stands_beside_them(column, label):
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (README, "**The step decays by itself,**"),
+        (README, "**The step decays by itself**"),
         (ROOT / "results" / "README.md", "and `today2` with `--only sgd_cosine`"),
     ],
 )

@@ -10,7 +10,7 @@ from cgqbench.analysis.comparison import Comparison
 TODAY = {"table1": "today1", "table2": "today2"}
 """The paper's tables, and the experiments that have the same columns for today's methods."""
 BESIDE = ("sgd_cosine", "search")
-"""What is put beside the paper's methods: a tuned schedule, and no rate at all."""
+"""What is put beside the paper's methods: a schedule, and no rate at all."""
 
 
 def paper_columns(compared: Sequence[Comparison]) -> list[Comparison]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cgqbench.analysis.comparison import Comparison
+from cgqbench.analysis.comparison import Comparison, fewer_bits
 from cgqbench.analysis.curves import BACKWARD, work
 from cgqbench.analysis.equal_work import WINDOW, accuracy_after, averaged_after, columns
 from cgqbench.analysis.measures import ACCURACY, shown_with_spread
@@ -34,7 +34,7 @@ def _table(column: Comparison) -> Table:
         (name, spent) = plain_row(entry.label, f"{work(runs)[-1]:.0f}")
         rows.append((name, seeds, spent, *(moment[entry.method] for moment in moments)))
     return Table(
-        f"{column.title}, at equal work",
+        ", ".join([f"{column.title}, at equal work", *fewer_bits(column.runs)]),
         (
             Column("method"),
             Column("seeds", numbers=True),
