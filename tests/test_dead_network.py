@@ -1,7 +1,8 @@
-"""A network that is dead for good ends its run; one that lives, or may come back, does not."""
+"""A network that stays dead ends its run; one that lives, or may come back, does not."""
 
 import io
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from cgqbench.records.identity import record_path
 from cgqbench.records.reading import Run, read_run
 from cgqbench.records.record import Record
 from cgqbench.training import dead_network, runner
-from cgqbench.training.dead_network import first_weights, nothing_goes_through
+from cgqbench.training.dead_network import nothing_goes_through, trained_weights
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines import Started
 from cgqbench.training.runner import Conditions, run_cell
@@ -32,13 +33,19 @@ def seeded():
     torch.manual_seed(1)
 
 
-def cell_of(method: str) -> Cell:
-    return Cell("test", "rectified", "task", method, 0, EPOCHS, 32, task=TASK)
+@pytest.fixture(autouse=True)
+def one_dead_epoch_is_enough(monkeypatch):
+    """As of an image set; the task here has 230 examples."""
+    monkeypatch.setattr(runner, "ENOUGH", 230)
 
 
-def run_of(method: str, folder: Path) -> Run:
-    run_cell(cell_of(method), Conditions(folder, resume=True))
-    run = read_run(record_path(cell_of(method), folder))
+def cell_of(method: str, task: str = TASK) -> Cell:
+    return Cell("test", "rectified", "task", method, 0, EPOCHS, 32, task=task)
+
+
+def run_of(method: str, folder: Path, task: str = TASK) -> Run:
+    run_cell(cell_of(method, task), Conditions(folder, resume=True))
+    run = read_run(record_path(cell_of(method, task), folder))
     assert run is not None
     return run
 
@@ -92,6 +99,22 @@ def test_later_epochs_would_not_have_brought_it_back(tmp_path, monkeypatch):
     assert {row["test_accuracy"] for row in whole.epochs[died - 1 :]} <= of_one_class
 
 
+def test_it_must_have_been_dead_for_long_enough(tmp_path, monkeypatch):
+    """The epochs before count too where a run goes on."""
+    (first, *_) = (row["epoch"] for row in run_of(KILLED, tmp_path / "one").epochs if "dead" in row)
+    monkeypatch.setattr(runner, "ENOUGH", 2 * 256 + 1)
+    whole = run_of(KILLED, tmp_path / "three")
+    assert [row["epoch"] for row in whole.epochs if "dead" in row] == [first, first + 1, first + 2]
+    assert f"dead from epoch {first} to epoch {first + 2}:" in whole.end["reason"]
+    for seconds in (0.0, 1e-9, 1e-9, 1e-9, 60.0):  # whose epochs are broken off, or stand alone
+        late = Conditions(tmp_path / "pieces", resume=True, deadline=Deadline.after(seconds))
+        run_cell(cell_of(KILLED), late)
+    paths = [record_path(cell_of(KILLED), tmp_path / name) for name in ("three", "pieces")]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    monkeypatch.setattr(runner, "ENOUGH", dead_network.ENOUGH)
+    assert run_of(KILLED, tmp_path / "never").end["status"] == "finished"
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -142,20 +165,17 @@ def dark(x, w):
     [
         (dark, 4, True),
         (lambda x, w: dark(x, w) + 1e-7 * x.sign(), 4, True),  # rounding
-        (lambda x, w: dark(x, w).bool(), 4, False),  # which have no gradient
         (lambda x, w: dark(x, w) + 1e-7 * x, 4, False),  # a plateau: little comes through
         (lambda x, w: dark(x, w) + 1e-7 * w, 4, False),
         (lambda x, w: dark(x, w).softmax(-1) * x.sign(), 4, False),
         (lambda x, w: torch.ones_like(x) * w, 4, False),  # which finds the mean of the targets
         (lambda x, w: 0 * x * w + 1e-30 * x.sign(), 4, False),  # near nothing, yet different
         (lambda x, w: dark(x, w) * torch.nan, 4, False),
-        (lambda x, w: torch.ones_like(x), 4, False),  # nothing of it is trained
         (lambda x, w: 0 * x + 1, 4, False),  # its first weights are not used
         (lambda x, w: (dark(x, w), x), 4, False),  # several tensors: who knows
         (lambda x, w: dark(x, w).sum(), 4, False),
         (lambda x, w: dark(x, w).T, 4, False),  # a column for each input
         (lambda x, w: dark(x, w).sum(0, keepdim=True), 4, False),
-        (lambda x, w: dark(torch.from_numpy(x.numpy()), w), 4, False),  # none by the inputs
         (dark, 1, False),  # one input shows nothing
         (dark, 0, False),
     ],
@@ -165,7 +185,6 @@ def test_nothing_goes_through_a_dead_network_alone(answer, inputs, dead):
     batches = [(torch.randn(size, 3), torch.zeros(size)) for size in sizes]
     model = Model(answer)
     assert nothing_goes_through(model, batches) is dead
-    assert model.training
     assert model.first.grad is None
     assert not any(inputs.requires_grad for inputs, _ in batches)
 
@@ -175,13 +194,96 @@ def test_equal_inputs_are_no_sign_of_death():
     assert not nothing_goes_through(model(), same)
 
 
-def test_a_run_goes_on_where_no_gradient_by_the_inputs_can_be_had(tmp_path, monkeypatch):
-    forward = nn.Sequential.forward
-    monkeypatch.setattr(
-        nn.Sequential, "forward", lambda self, x: forward(self, torch.from_numpy(x.numpy()))
-    )
-    for method in ("sgd:lr=1e-30,momentum=0.0", KILLED):
-        assert run_of(method, tmp_path).end["status"] == "finished"
+WITHOUT_GRADIENT_BY_THE_INPUTS = """
+    x = torch.from_numpy(x.numpy())
+"""
+REFUSING = """
+    if x.requires_grad: raise TypeError("no gradient by the inputs")
+"""
+AN_ODD_NUMBER = """
+    if len(x) == 4: raise ValueError("100 test inputs make a last batch of 4, in passes of 32")
+"""
+UNTRAINED = """
+    return torch.ones(len(x), 3)
+"""
+
+
+@pytest.mark.parametrize(
+    "fault", [WITHOUT_GRADIENT_BY_THE_INPUTS, REFUSING, AN_ODD_NUMBER, UNTRAINED]
+)
+@pytest.mark.parametrize("method", ["sgd:lr=1e-30,momentum=0.0", KILLED])
+def test_no_error_of_the_check_ends_a_run(fault, method, tmp_path):
+    task = tmp_path / "task.py"
+    task.write_text(f"""
+import sys
+sys.path.insert(0, {str(Path(TASK).parent)!r})
+import torch
+from rectified_task import data, model as rectified
+
+class Faulty(torch.nn.Sequential):
+    def forward(self, x):
+        if not self.training:
+{indent(fault, "        ")}
+        return super().forward(x)
+
+def model():
+    return Faulty(*rectified())
+""")
+    assert run_of(method, tmp_path, str(task)).end["status"] == "finished"
+
+
+def other_task(folder: Path, before: str, answer: str) -> str:
+    """The task with a module around its network."""
+    path = folder / "task.py"
+    path.write_text(f"""
+import sys
+sys.path.insert(0, {str(Path(TASK).parent)!r})
+import torch
+from torch import nn
+from rectified_task import data, model as rectified
+
+class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {before}
+        self.network = rectified()
+
+    def forward(self, x):
+        return {answer}
+
+model = Around
+""")
+    return str(path)
+
+
+TOKEN = "self.missing = nn.Parameter(torch.zeros(6))"
+MASKED = "self.network(torch.where(x.isnan(), self.missing, x))"
+
+
+def test_what_decays_is_not_dead_where_the_first_weights_cannot_move(tmp_path):
+    """A token for missing values that are not there."""
+    task = other_task(tmp_path, TOKEN, MASKED)
+    run = run_of(f"{KILLED},weight_decay=0.001", tmp_path, task)
+    assert run.end["status"] == "finished"
+    assert run_of(KILLED, tmp_path / "still", task).end["status"] == "diverged"
+
+
+def test_what_trains_beside_first_weights_that_do_not_is_not_dead(tmp_path):
+    """In evaluation all answers are one, as with statistics that have not caught up yet."""
+    answer = f"{MASKED} if self.training else self.network(x * 0.0) + 0.0 * self.missing.sum()"
+    task = other_task(tmp_path, TOKEN, answer)
+    run = run_of("sgd:lr=0.1", tmp_path, task)
+    assert run.end["status"] == "finished"
+    assert not any("dead" in row for row in run.epochs)
+
+
+def test_a_model_that_counts_its_passes_does_not_count_those_of_the_check(tmp_path, monkeypatch):
+    counting = f"{TOKEN}; self.register_buffer('passes', torch.zeros(()))"
+    answer = f"(self.passes.add_(1), {MASKED} + 1e-6 * self.passes)[1]"
+    task = other_task(tmp_path, counting, answer)
+    checked = run_of("sgd:lr=0.1", tmp_path / "checked", task)
+    monkeypatch.setattr(runner, "dead_since", lambda before, learner: False)
+    assert run_of("sgd:lr=0.1", tmp_path / "not", task).epochs == checked.epochs
 
 
 def test_a_batch_of_the_check_is_no_larger_than_one_of_the_run(tmp_path, monkeypatch):
@@ -189,7 +291,7 @@ def test_a_batch_of_the_check_is_no_larger_than_one_of_the_run(tmp_path, monkeyp
     monkeypatch.setattr(
         dead_network,
         "nothing_goes_through",
-        lambda model, batches: sizes.extend(len(inputs) for inputs, _ in batches),
+        lambda model, batches, moved: sizes.extend(len(inputs) for inputs, _ in batches),
     )
     run_of("sgd:lr=1e-30,momentum=0.0", tmp_path)
     assert max(sizes) == 32
@@ -207,9 +309,8 @@ def test_dropout_and_batch_norm_are_as_in_a_test_and_stay_as_they_were():
     put_out(made[2])
     batches = [(torch.randn(4, 3), torch.zeros(4)) for _ in range(2)]
     buffers = [buffer.clone() for buffer in made.buffers()]
-    assert nothing_goes_through(made, batches)
+    assert nothing_goes_through(made.eval(), batches)
     assert all(map(torch.equal, made.buffers(), buffers))
-    assert made.training
 
 
 class Drawing(nn.Sequential):
@@ -229,7 +330,7 @@ def test_what_a_model_draws_is_drawn_alike():
 def test_frozen_layers_are_not_the_first_weights():
     made = model()
     made[0].requires_grad_(False)
-    assert first_weights(made) is made[2].weight
+    assert trained_weights(made)[0] is made[2].weight
     batches = [(torch.rand(4, 6), torch.zeros(4))]
     assert not nothing_goes_through(made, batches)
     put_out(made[2])

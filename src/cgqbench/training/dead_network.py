@@ -1,8 +1,9 @@
-"""Whether a network is dead for good: then no further epoch makes it answer to its inputs."""
+"""Whether a network is dead: no input changes its answer, and no gradient changes that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,42 +12,61 @@ from cgqbench.tasks.seeds import seed_everything
 from cgqbench.training.feed import Batch
 from cgqbench.training.learner import Learner
 
+ENOUGH = 10_000
+"""Examples for which a network must have been dead before its run ends.
+
+One epoch of the image sets. A few batches are not the end where there is dropout or augmentation:
+other masks and other crops may light it again.
+"""
+
 # A pass of which the gradient is wanted keeps what it computed: no more inputs than a batch has.
 BATCH_SIZE = 100
 
 
-def first_weights(model: nn.Module) -> Tensor:
-    """The first parameter that is trained: in most networks what the inputs meet first.
+def trained_weights(model: nn.Module) -> list[Tensor]:
+    """The parameters that are trained; the first is in most networks what the inputs meet first.
 
-    >>> first_weights(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).shape
-    torch.Size([3, 2])
+    >>> [tuple(each.shape) for each in trained_weights(nn.Linear(2, 3))]
+    [(3, 2), (3,)]
     """
-    return next(each for each in model.parameters() if each.requires_grad)
+    return [each for each in model.parameters() if each.requires_grad]
 
 
-def dead_since(before: Tensor, learner: Learner) -> bool:
+def dead_since(before: Sequence[Tensor], learner: Learner) -> bool:
     """Whether a network is dead, and was so throughout an epoch that found its weights w `before`.
 
-        w = w_before,  f(x) = f(x'),  ∂f(x)/∂w = 0,  ∂f(x)/∂x = 0   for all test inputs x and x'
+        w₁ = w₁_before,  f(x) = f(x'),  ∂f(x)/∂w₁ = 0,  ∂f(x)/∂x = 0   for all test inputs x and x'
 
-    The first and the last two bit for bit: w, the first weights, are what they were, and neither
+    The first and the last two bit for bit: w₁, the first weights, are what they were, and neither
     they nor the inputs have a way through the network. On a plateau, where all but nothing comes
-    through, a gradient is small but not zero. Weight decay moves w, so that under it no network is
-    called dead; it may come back.
+    through, a gradient is small but not zero. Whatever moved in the epoch must have a gradient of
+    the answers, as the last bias has, which learns how frequent each is. What moved without one has
+    another way, in training alone, or decays; so may come back, and is not called dead.
+
+    Of a copy: a model may count its passes. An error ends no run, which could do without these
+    passes; what cannot be told is not dead.
     """
-    if not torch.equal(before, first_weights(learner.model)):
+    if not torch.equal(before[0], trained_weights(learner.model)[0]):
         return False
+    size = min(BATCH_SIZE, learner.cell.batch_size)
     # cuDNN's recurrent layers have no gradient in evaluation mode.
     with learner.arithmetic.other_passes(), torch.backends.cudnn.flags(enabled=False):
-        size = min(BATCH_SIZE, learner.cell.batch_size)
-        return nothing_goes_through(learner.model, learner.feed.test(size))
+        try:
+            model = copy.deepcopy(learner.model).eval()
+            pairs = zip(before, trained_weights(model), strict=True)
+            moved = [now for was, now in pairs if not torch.equal(was, now)]
+            return nothing_goes_through(model, learner.feed.test(size), moved)
+        except Exception:
+            return False
 
 
-def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
+def nothing_goes_through(
+    model: nn.Module, batches: Iterable[Batch], moved: Sequence[Tensor] = ()
+) -> bool:
     """Whether a model gives several inputs one answer, and has no gradient that could change it.
 
-    False also where that cannot be told: of answers that are no tensor with a row for each input,
-    or of a model of which no gradient can be had.
+    Of the weights in `moved` it must have one, in some batch. False also of answers that are no
+    tensor with a row for each input.
 
     >>> dark = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> batches = [(torch.randn(4, 2), torch.zeros(4, 1))]
@@ -55,24 +75,31 @@ def nothing_goes_through(model: nn.Module, batches: Iterable[Batch]) -> bool:
     >>> _ = nn.init.constant_(dark[0].bias, -100.0)
     >>> nothing_goes_through(dark, batches)
     True
+    >>> nothing_goes_through(dark, batches, moved=[dark[2].bias])
+    True
+    >>> nothing_goes_through(dark, batches, moved=[dark[0].bias])
+    False
     """
-    first, count = None, 0
-    model.eval()
-    try:
-        for inputs, _ in batches:
-            with torch.no_grad():
-                answers = _answers(model, inputs)
-            if not _has_rows(answers, len(inputs)):
-                return False
-            first = answers[:1] if first is None else first
-            if answers.shape[1:] != first.shape[1:] or _any_differs(answers, first):
-                return False
-            if not _has_no_gradient(model, inputs):
-                return False
-            count += len(inputs)
-    finally:
-        model.train()
-    return count > 1
+    first, count, unexplained = None, 0, list(moved)
+    for inputs, _ in batches:
+        with torch.no_grad():
+            answers = _answers(model, inputs)
+        if not _has_rows(answers, len(inputs)):
+            return False
+        first = answers[:1] if first is None else first
+        if answers.shape[1:] != first.shape[1:] or _any_differs(answers, first):
+            return False
+        count += len(inputs)
+        ways = [trained_weights(model)[0]]
+        if inputs.is_floating_point():
+            inputs = inputs.detach().requires_grad_()
+            ways.append(inputs)
+        grads = _gradients(model, inputs, [*ways, *unexplained])
+        if not all(grad is not None and _is_zero(grad) for grad in grads[: len(ways)]):
+            return False
+        pairs = zip(unexplained, grads[len(ways) :], strict=True)
+        unexplained = [each for each, grad in pairs if grad is None or _is_zero(grad)]
+    return count > 1 and not unexplained
 
 
 def _answers(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -95,22 +122,14 @@ def _any_differs(answers: Tensor, first: Tensor) -> bool:
     return not torch.allclose(answers, first.expand_as(answers), atol=0.0)
 
 
-def _has_no_gradient(model: nn.Module, inputs: Tensor) -> bool:
-    """Whether the gradients of the answers, by first weights and inputs, exist and are zero.
+def _gradients(
+    model: nn.Module, inputs: Tensor, sought: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Of all answers at once, each with a weight of its own: some sums of them are constant."""
+    answers = _answers(model, inputs)
+    weighted = (answers * torch.rand_like(answers)).sum()
+    return torch.autograd.grad(weighted, sought, allow_unused=True)
 
-    Of all answers at once, each with a weight of its own: sums of some, as of probabilities, are
-    constant.
-    """
-    sought = [first_weights(model)]
-    if inputs.is_floating_point():
-        inputs = inputs.detach().requires_grad_()
-        sought.append(inputs)
-    try:
-        answers = _answers(model, inputs)
-        weighted = (answers * torch.rand_like(answers)).sum()
-        grads = torch.autograd.grad(weighted, sought, allow_unused=True)
-    except RuntimeError:
-        # Neither training nor evaluation asks for a gradient by the inputs. A model that takes them
-        # out of torch has none, and there may be too little memory: no reason to end a run.
-        return False
-    return all(grad is not None and not grad.count_nonzero() for grad in grads)
+
+def _is_zero(grad: Tensor) -> bool:
+    return not grad.to_dense().count_nonzero()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from cgqbench.records.machine import hardware, versions
 from cgqbench.records.record import Line, Record, RecordError
 from cgqbench.tasks.task import Task
 from cgqbench.training.arithmetic import Arithmetic
-from cgqbench.training.dead_network import dead_since, first_weights
+from cgqbench.training.dead_network import ENOUGH, dead_since, trained_weights
 from cgqbench.training.deadline import NEVER, Deadline, TimeUpError
 from cgqbench.training.epoch import train_epoch
 from cgqbench.training.evaluation import all_finite, evaluated
@@ -151,7 +152,7 @@ def _epoch(learner: Learner, record: Record, latest: LatestState, epoch: int, te
     The state, which holds the row, comes first: whatever happens between the two, the row can be
     written.
     """
-    before = first_weights(learner.model).detach().clone()
+    before = [each.detach().clone() for each in trained_weights(learner.model)]
     began = time.perf_counter()
     trained = train_epoch(learner, epoch, tell)
     trained_at = time.perf_counter()
@@ -217,9 +218,12 @@ def _cut_short(record: Record) -> str | None:
         return None
     if row["test_loss"] is None or (row["train_loss"] is None and not row["skipped"]):
         return f"the loss or the parameters were not finite in epoch {record.epochs}"
-    if row.get("dead"):
+    dead = len(list(takewhile(lambda row: row.get("dead"), reversed(record.lines))))
+    header = record.header or {}
+    if dead and dead * header["batches"] * header["batch_size"] >= ENOUGH:
+        since = f"from epoch {record.epochs - dead + 1} to" if dead > 1 else "in"
         return (
-            f"the network was dead in epoch {record.epochs}: it has one answer for every input, "
-            "and no gradient that could change that"
+            f"the network was dead {since} epoch {record.epochs}: it has one answer for every "
+            "input, and no gradient that could change that"
         )
     return None
