@@ -11,7 +11,7 @@ from test_cli import cgq, check_succeeded
 from test_runner import Killed, bytes_after, cell_of
 
 from cgqbench.cli import commands, run
-from cgqbench.cli.budget import clock, epochs_kept, seconds_of, what_is_left
+from cgqbench.cli.budget import clock, reached, seconds_of, what_is_left
 from cgqbench.cli.progress import Board
 from cgqbench.cli.run import command_line
 from cgqbench.experiments.cell import Cell
@@ -20,6 +20,7 @@ from cgqbench.records import latest_state
 from cgqbench.records.identity import record_path
 from cgqbench.records.latest_state import LatestState
 from cgqbench.records.reading import runs
+from cgqbench.records.record import Record
 from cgqbench.training.deadline import Deadline
 from cgqbench.training.engines import Ended, Started
 from cgqbench.training.engines.events import Event
@@ -124,6 +125,30 @@ def test_a_failure_is_not_blamed_on_the_budget(slow, tmp_path, monkeypatch):
     assert "Of 2 runs 2 are left" in result.output
 
 
+def test_a_budget_that_ends_a_run_was_not_too_short(slow, tmp_path, monkeypatch):
+    """As of a run that was killed between its last epoch and its last line."""
+
+    def ending(cells, conditions, jobs):
+        yield Event(slow[0], Started())
+        with Record(record_path(slow[0], conditions.records)) as record:
+            record.append({"kind": "end", "status": "diverged"})
+        yield Event(slow[0], Ended())
+
+    monkeypatch.setitem(run.ENGINES, "local", ending)
+    words = ["reproduce", "slow", "--seeds", "1", "--out", str(tmp_path), "--budget", "1m"]
+    monkeypatch.setattr(sys, "argv", ["cgq", *words])
+
+    def tell(news):
+        if isinstance(news, dict):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_cell(slow[0], Conditions(tmp_path / "records"), tell)
+    output = cgq(*words).output
+    assert "Of 2 runs 1 are left" in output
+    assert "No epoch came to its end" not in output
+
+
 def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", "x", "--restart", "--out", "a b"])
     cells = [cell_of("sgd", seed) for seed in range(3)]
@@ -139,7 +164,7 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
         "Of 3 runs 2 are left, 1 of them begun, with 5 epochs in all; "
         "to go on: cgq reproduce x --out 'a b'"
     )
-    assert epochs_kept(cells, tmp_path) == 7
+    assert reached(cells, tmp_path) == (7, 1)
     assert what_is_left(cells[:1], tmp_path) is None
     assert not record_path(cells[2], tmp_path).exists(), "it only looks"
 

@@ -112,6 +112,17 @@ def test_some_seeds_dead_is_neither_all_nor_none(tmp_path, cells):
     assert "n of N" not in heading
 
 
+def test_a_number_of_a_run_that_goes_on_says_so_beside_a_dead_seed(tmp_path, cells):
+    for method, loss in (("sgd", None), ("adam", 2.3)):  # diverged; guessed to the end
+        done, end = (40, "finished") if loss else (2, "diverged")
+        made(tmp_path, method, 19.59, loss=loss, done=done, end=end)
+        made(tmp_path, method, 60.0, seed=1, done=7, end=None)
+    words, _, _, heading = cells()
+    shown = [words[PLACES["svhn", "vgg16"], line] for line in range(2)]
+    assert shown == [["60.00*", "93.16; 7 of 40"], ["–", "93.14"]]
+    assert "n of N" in heading
+
+
 def test_a_column_says_that_any_of_it_is_in_bf16(tmp_path, cells):
     made(tmp_path, "sgd", 91.0, column=("cifar10", "resnet164"), arithmetic="bf16")
     made(tmp_path, "pal", 10.0, column=("cifar10", "resnet164"), end="diverged")

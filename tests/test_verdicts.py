@@ -149,6 +149,22 @@ def test_every_seed_diverged(tmp_path):
     assert shown(tmp_path)[-1] == "2 of 20 epochs, 1 seed; 1 diverged or died"
 
 
+def test_seeds_that_only_guessed_count_as_those_that_ended_for_it(tmp_path):
+    """In records of before a dead network ended its run."""
+    pal = ("svhn", "vgg16", "sgd")
+    made(tmp_path, 19.59, of=pal, loss=2.3)
+    made(tmp_path, 19.59, of=pal, seed=1, loss=2.3, done=2, end="diverged")
+    cell = cell_in(tmp_path, pal)
+    assert (cell.verdict, cell.gain, cell.lost) == (Verdict.WORSE, None, True)
+    assert shown(tmp_path, pal) == [
+        *("worse", "paper 0.080 / 93.16", "ours – / –"),
+        "40 of 40 epochs, 1 of 2 seeds; 2 diverged or died",
+    ]
+    made(tmp_path, 93.0, of=pal, seed=2)
+    assert not cell_in(tmp_path, pal).lost
+    assert shown(tmp_path, pal)[-1] == "40 of 40 epochs, 2 of 3 seeds; 2 diverged or died"
+
+
 def test_lost_and_running_seeds_are_told_from_those_that_count(tmp_path):
     made(tmp_path, 98.0, done=7, end=None)
     assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 seed"

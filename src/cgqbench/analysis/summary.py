@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.measures import ACCURACY, LOSS, averaged, best, shown
 from cgqbench.analysis.spread import Statistic, statistic
@@ -23,6 +24,8 @@ class Entry:
     label: str
     seeds: int
     diverged: int
+    died: int
+    """Those that diverged, and those that only guessed in the end."""
     unfinished: int
     epoch: int
     """The epoch the values are of: the last one, or the last that all unfinished runs share."""
@@ -94,6 +97,7 @@ def _entry(problem: Problem, method: str, label: str, runs: list[Run]) -> Entry:
         label,
         seeds=len(runs),
         diverged=sum(run.diverged for run in runs),
+        died=sum(map(dead, runs)),
         unfinished=sum(run.end is None for run in runs),
         epoch=last,
         values={metric: value for metric, value in found.items() if value is not None},

@@ -10,7 +10,7 @@ from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import Comparison, fewer_bits
 from cgqbench.analysis.measures import ACCURACY
 from cgqbench.analysis.standings import CLOSE_ACCURACY
-from cgqbench.analysis.summary import Entry, summary
+from cgqbench.analysis.summary import Entry, counted, summary
 from cgqbench.experiments import EXPERIMENTS, paper
 
 TABLES = ("table1", "table2")
@@ -50,8 +50,8 @@ class PaperCell:
     """Ours, if there is an epoch of it."""
     done: int = 0
     """The epochs of the run that is furthest."""
-    died: int = 0
-    """How many seeds of ours did."""
+    lost: bool = False
+    """Whether all that its mean would be over died."""
     fewer_bits: bool = False
     """Whether ours was computed in bf16."""
 
@@ -68,7 +68,7 @@ class PaperCell:
     @property
     def gain(self) -> float | None:
         """The points of accuracy that ours is above the paper's, where both are known."""
-        return None if self.entry is None else _gain(self.theirs, self.entry)
+        return None if self.entry is None or self.lost else _gain(self.theirs, self.entry)
 
 
 def begun(compared: Sequence[Comparison], tables: Sequence[str] = TABLES) -> bool:
@@ -102,24 +102,24 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     # The paper's length if there is one, else the longest.
     one = max(found, key=lambda one: (one.problem.epochs == wanted, one.problem.epochs))
     group = one.methods[method]
-    died = sum(map(dead, group))
     entry = next(entry for entry in summary(one) if entry.method == method)
     if entry.problem.epochs != wanted:
         verdict = Verdict.NONE
     elif all(run.end is None or (len(run.epochs) < wanted and not dead(run)) for run in group):
         verdict = Verdict.UNFINISHED
     else:
-        verdict = _judged(paper.RESULTS[dataset, network, method], entry, died > 0)
+        verdict = _judged(paper.RESULTS[dataset, network, method], entry)
     done = max(len(run.epochs) for run in group)
-    return PaperCell(dataset, network, method, verdict, entry, done, died, bool(fewer_bits(group)))
+    lost, fewer = all(map(dead, counted(group))), bool(fewer_bits(group))
+    return PaperCell(dataset, network, method, verdict, entry, done, lost, fewer)
 
 
-def _judged(theirs: paper.Result | None, entry: Entry, died: bool) -> Verdict:
+def _judged(theirs: paper.Result | None, entry: Entry) -> Verdict:
     """Of a cell that ran as long as the paper's: the rule that `RULE` has in words."""
     if theirs is None:
-        return Verdict.REPRODUCED if died else Verdict.BETTER
+        return Verdict.REPRODUCED if entry.died else Verdict.BETTER
     gain = _gain(theirs, entry)
-    if died or gain is None:
+    if entry.died or gain is None:
         return Verdict.WORSE
     tolerance = max(CLOSE_ACCURACY, round(entry.values[ACCURACY].spread or 0.0, 2))
     if abs(gain) <= tolerance + 1e-9:

@@ -47,9 +47,10 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def epochs_kept(cells: Sequence[Cell], records: Path) -> int:
-    """The epochs of all these cells that will not be trained again."""
-    return sum(map(_kept, _found(cells, records)))
+def reached(cells: Sequence[Cell], records: Path) -> tuple[int, int]:
+    """The epochs of all these cells that will not be trained again, and the cells at their end."""
+    found = _found(cells, records)
+    return sum(map(_kept, found)), sum(map(_ended, found))
 
 
 def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench.cli.budget import TOO_SHORT, epochs_kept, seconds_of, what_is_left
+from cgqbench.cli.budget import TOO_SHORT, reached, seconds_of, what_is_left
 from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
@@ -78,7 +78,7 @@ class Run:
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
-        kept = epochs_kept(cells, conditions.records) if deadline != NEVER else 0
+        before = reached(cells, conditions.records) if deadline != NEVER else None
         with going_on_later(console, restart=self.restart):
             events = ENGINES[self.engine](left, conditions, jobs)
             failed = followed(events, len(left), console, deadline)
@@ -90,7 +90,7 @@ class Run:
 
             write_outcome(self.out / "records", self.out, console)
         if deadline != NEVER and (words := what_is_left(cells, conditions.records)):
-            if not failed and epochs_kept(cells, conditions.records) == kept:
+            if not failed and reached(cells, conditions.records) == before:
                 console.print(TOO_SHORT, soft_wrap=True)
             console.print(words, soft_wrap=True, highlight=False, markup=False)
         if failed:

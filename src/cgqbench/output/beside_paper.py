@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cgqbench.analysis.comparison import Comparison, several
 from cgqbench.analysis.measures import ACCURACY, averaged, shown_with_spread
+from cgqbench.analysis.spread import Statistic
 from cgqbench.analysis.summary import Entry
 from cgqbench.analysis.verdicts import RULE, TABLES, PaperCell, Verdict, begun, paper_cells
 from cgqbench.experiments import EXPERIMENTS
@@ -95,10 +96,11 @@ def _verdict(cell: PaperCell) -> str:
 
 def _ours(entry: Entry, cell: PaperCell) -> list[str]:
     """Our numbers, and what they are of."""
-    loss, accuracy = (_shown(entry, metric) for metric in ("train_loss", ACCURACY))
+    values = {} if cell.lost else entry.values
+    loss, accuracy = (_shown(values, metric) for metric in ("train_loss", ACCURACY))
     lines = [f"ours {loss} / {accuracy}"]
-    if averaged(ACCURACY) in entry.values:
-        lines.append(f"averaged {_shown(entry, averaged(ACCURACY))}")
+    if averaged(ACCURACY) in values:
+        lines.append(f"averaged {_shown(values, averaged(ACCURACY))}")
     done = f"{entry.epoch or cell.done} of {several(cell.epochs, 'epoch')}"
     return [*lines, f"{done}, {_seeds(entry)}{', bf16' * cell.fewer_bits}"]
 
@@ -107,12 +109,12 @@ def _seeds(entry: Entry) -> str:
     """How many the numbers are of, of how many, and what became of the others."""
     every = several(entry.seeds, "seed")
     counted = max((value.count for value in entry.values.values()), default=entry.seeds)
-    lost = [f"{entry.diverged} diverged or died"] if entry.diverged else []
+    lost = [f"{entry.died} diverged or died"] if entry.died else []
     if 0 < entry.unfinished < entry.seeds:
         lost.append(f"{entry.unfinished} unfinished")
     of = every if counted == entry.seeds else f"{counted} of {every}"
     return f"{of}; {', '.join(lost)}" if lost else of
 
 
-def _shown(entry: Entry, metric: str) -> str:
-    return shown_with_spread(metric, entry.values[metric]) if metric in entry.values else "–"
+def _shown(values: Mapping[str, Statistic], metric: str) -> str:
+    return shown_with_spread(metric, values[metric]) if metric in values else "–"

@@ -110,8 +110,8 @@ def remarks(entry: Entry, with_seeds: bool) -> tuple[Span, ...]:
     found = []
     if with_seeds:
         found.append(several(entry.seeds, "seed"))
-    if entry.diverged:
-        found.append(f"{entry.diverged} of {entry.seeds} diverged or died")
+    if entry.died:
+        found.append(f"{entry.died} of {entry.seeds} diverged or died")
     if entry.unfinished:
         going = entry.unfinished + entry.diverged == entry.seeds
         at = f"epoch {entry.epoch} of {entry.problem.epochs}"

@@ -70,7 +70,7 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
     notes = ["Mean over seeds", f"{NONE}: does not converge"]
     if any(text.get_text().endswith(SOME_DIED) for text in axis.texts):
         notes.append(f"{SOME_DIED}: some seeds do not, left out if they diverged")
-    if counts[Verdict.NONE] or counts[Verdict.UNFINISHED]:
+    if any(" of " in text.get_text() for text in axis.texts):
         notes.append("n of N: the epochs of ours and of the paper's")
     heading(
         figure,
@@ -108,9 +108,9 @@ def _ours(cell: PaperCell) -> str | None:
     """Our accuracy, marked where not all seeds have one; None before the first epoch."""
     if cell.entry is None:
         return None
-    if cell.died == cell.entry.seeds or ACCURACY not in cell.entry.values:
+    if cell.lost or ACCURACY not in cell.entry.values:
         return NONE
-    return shown(ACCURACY, cell.entry.values[ACCURACY].mean) + SOME_DIED * (cell.died > 0)
+    return shown(ACCURACY, cell.entry.values[ACCURACY].mean) + SOME_DIED * (cell.entry.died > 0)
 
 
 def _theirs(cell: PaperCell) -> str:
@@ -118,6 +118,8 @@ def _theirs(cell: PaperCell) -> str:
     text = NONE if cell.theirs is None else shown(ACCURACY, cell.theirs.test_accuracy)
     if cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
         text += f"; {cell.done} of {cell.epochs}"
+    elif cell.entry and not cell.lost and cell.entry.epoch < cell.epochs:  # another seed has died
+        text += f"; {cell.entry.epoch} of {cell.epochs}"
     return text
 
 
