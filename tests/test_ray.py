@@ -53,9 +53,9 @@ def test_ray_leaves_the_records_of_local_processes(tmp_path):
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is not installed: pip install "cgq[ray]"')
 def test_ray_too_says_why_a_run_ended(tmp_path):
     task = str(Path(TASK).with_name("rectified_task.py"))
-    dies = "--task", task, "--epochs", "6", "-m", "sgd:lr=300.0,momentum=0.0"
+    dies = "--task", task, "--epochs", "60", "-m", "sgd:lr=300.0,momentum=0.0"
     told = check_told(*dies, "--out", str(tmp_path), "--engine", "ray")
-    assert told.count(" ended: the network was dead in epoch ") == 1
+    assert told.count(" ended: the network was dead from epoch ") == 1
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is not installed: pip install "cgq[ray]"')
