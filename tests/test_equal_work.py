@@ -49,6 +49,16 @@ def test_columns_have_the_papers_methods_and_two_beside_them(column):
     assert found.labels["sgd_cosine"] == "SGD + cosine"
 
 
+def test_a_method_that_only_guessed_in_the_end_has_no_accuracy(column):
+    guess = {"train_loss": 2.5, "test_loss": 2.5, "average_test_loss": 2.5}
+    write(column, [{**each, **guess} for each in rows(2.0)], method="pal", **COLUMN)
+    (found,) = columns(made(column))
+    pal, sgd = found.methods["pal"], found.methods["sgd"]
+    assert accuracy_after(pal, 20) is None
+    assert averaged_after(pal, 20) is None
+    assert accuracy_after(sgd, 20) is not None
+
+
 def test_a_method_whose_passes_nobody_counted_is_left_out(column):
     write(column, [row(n, test_accuracy=1.0) for n in range(1, 41)], method="adam", **COLUMN)
     write(column, [], end=None, method="pal", epochs=EPOCHS, **COLUMN)

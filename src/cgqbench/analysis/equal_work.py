@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cgqbench.analysis.chance import dead
 from cgqbench.analysis.comparison import Comparison
 from cgqbench.analysis.costs import passes
 from cgqbench.analysis.curves import work
@@ -35,7 +36,7 @@ def accuracy_after(runs: Sequence[Run], done: float) -> Statistic | None:
     """Over seeds, when each has done the work of so many epochs of SGD.
 
     Of each seed the mean over the last twentieth of its epochs up to there; None if any has not
-    done as much.
+    done as much, or all only guessed in the end.
     """
     return _over_seeds(runs, done, ACCURACY, WINDOW)
 
@@ -46,7 +47,10 @@ def averaged_after(runs: Sequence[Run], done: float) -> Statistic | None:
 
 
 def _over_seeds(runs: Sequence[Run], done: float, metric: str, window: float) -> Statistic | None:
-    values = [_after(run, done, metric, window) for run in counted(runs)]
+    kept = counted(runs)
+    if all(map(dead, kept)):
+        return None
+    values = [_after(run, done, metric, window) for run in kept]
     return None if None in values else statistic(values)
 
 
