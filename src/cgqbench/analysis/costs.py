@@ -62,6 +62,15 @@ def costs(comparison: Comparison) -> list[Cost]:
     return found
 
 
+def three_digits(value: float) -> str:
+    """A number in three digits, or more where it has more before the point.
+
+    >>> three_digits(3.8249), three_digits(599.4), three_digits(1125.2)
+    ('3.82', '599', '1,125')
+    """
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
 def machines_of(runs: Sequence[Run]) -> list[str]:
     """The machines that runs were timed on, each once."""
     return list(dict.fromkeys(machine_of(run.header) for run in runs if run.times))

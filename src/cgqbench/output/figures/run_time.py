@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cgqbench.analysis.comparison import Comparison
-from cgqbench.analysis.costs import costs, machines_of
+from cgqbench.analysis.costs import Cost, costs, machines_of, three_digits
 from cgqbench.output.figures.canvas import INK, brief, canvas, heading, plain, saved
-from cgqbench.output.palette import styles
+from cgqbench.output.palette import Style, styles
 
 
 def run_time(comparison: Comparison, path: Path) -> Path:
@@ -17,8 +18,17 @@ def run_time(comparison: Comparison, path: Path) -> Path:
         raise ValueError(
             "These runs have no times. Keep the files NAME.times.jsonl next to the records."
         )
+    machines = machines_of(comparison.runs)
+    where = machines[0] if len(machines) == 1 else f"{len(machines)} different machines"
+    title = comparison.title, f"{comparison.budget}; {where}"
+    return seconds_by_method(bars, styles(comparison.methods), title, path)
+
+
+def seconds_by_method(
+    bars: Sequence[Cost], style: Mapping[str, Style], title: Sequence[str], path: Path
+) -> Path:
+    """The bars, wherever their costs are from."""
     figure, (axis,) = canvas(1, 1, (9.0, 1.5 + 0.36 * len(bars)))
-    style = styles(comparison.methods)
     axis.barh(
         range(len(bars)),
         [bar.seconds for bar in bars],
@@ -29,7 +39,7 @@ def run_time(comparison: Comparison, path: Path) -> Path:
     for place, bar in enumerate(bars):
         ratio = "" if bar.ratio is None else f"   {bar.ratio:.2f} × SGD"
         axis.annotate(
-            f"{bar.seconds:.3g} s{ratio}",
+            f"{three_digits(bar.seconds)} s{ratio}",
             (bar.seconds, place),
             xytext=(6, 0),
             textcoords="offset points",
@@ -41,7 +51,5 @@ def run_time(comparison: Comparison, path: Path) -> Path:
     axis.grid(visible=False, axis="y")
     axis.margins(x=0.22)
     axis.set_xlabel("training seconds per epoch (median)")
-    machines = machines_of(comparison.runs)
-    where = machines[0] if len(machines) == 1 else f"{len(machines)} different machines"
-    heading(figure, comparison.title, f"{comparison.budget}; {where}")
+    heading(figure, *title)
     return saved(figure, path)
