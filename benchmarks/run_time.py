@@ -5,14 +5,17 @@ methods take turns, so that a machine that becomes slower does so for all; a rou
 batches of the real data as `--batches` says, and the first is not counted. The searches of sCGQ,
 which a coin decides, come evenly here: among a few batches chance would have too large a say. They
 are those of the start of training, where few batches have a second fit. Every number is the middle
-of its rounds, a ratio that of the same round, with the least and the most.
+of its rounds, with the least and the most, a ratio that of the same round. With `--plot` it is
+drawn too.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 from unittest import mock
 
 import torch
@@ -21,12 +24,18 @@ from rich.table import Table
 from trained import Trained, middle
 from where import measured_on
 
+from cgqbench.analysis.costs import Cost, three_digits
 from cgqbench.experiments import EXPERIMENTS
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
+from cgqbench.output.figures.run_time import seconds_by_method
+from cgqbench.output.palette import styles
+from cgqbench.records.problem import TITLES
 from cgqbench.training.arithmetic import Arithmetic
 
 FIGURE = EXPERIMENTS["figure2"]
+METHODS = *FIGURE.methods, "scgq_ls"
+"""The figure's, and the one of the paper's ten that it leaves out."""
 NETWORKS = {column.network: column for column in FIGURE.columns}
 
 
@@ -42,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="the first is not counted")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--plot", type=Path, help="where to draw it, a PNG file")
     asked = parser.parse_args()
     if asked.rounds < 2 or asked.batches < 1 or asked.batches % 10:
         parser.error("Give 2 or more rounds, and 10, 20, 30 … batches: sCGQ searches a tenth.")
@@ -49,7 +59,7 @@ def main() -> None:
     column = NETWORKS[asked.network]
     cells = [
         Cell(FIGURE.name, column.dataset, column.network, method, 0, 1, column.batch_size)
-        for method in FIGURE.methods
+        for method in METHODS
     ]
     whole = task_of(cells[0])
     batches = -(-len(whole.train[0]) // column.batch_size)
@@ -59,41 +69,63 @@ def main() -> None:
     notes, console = Console(stderr=True), Console(width=110)
     runs: dict[str, Trained] = {}
     for cell in cells:
-        label = chosen(cell.method, cell.network).label
-        runs[label] = run = Trained(cell, task, arithmetic)
-        notes.print(f"[dim]first round, {label}: {run.first_epoch:.1f} s[/]")
+        runs[cell.method] = run = Trained(cell, task, arithmetic)
+        notes.print(f"[dim]first round, {label(run)}: {run.first_epoch:.1f} s[/]")
     for turn in range(1, asked.rounds):
-        for label, run in runs.items():
+        for run in runs.values():
             run.epoch()
-            notes.print(f"[dim]round {turn}, {label}: {run.times[-1]:.3f} s a step[/]")
-    console.print(f"{measured_on(arithmetic.device)}, {asked.threads} threads", highlight=False)
+            notes.print(f"[dim]round {turn}, {label(run)}: {run.times[-1]:.3f} s a step[/]")
+    where = f"{measured_on(arithmetic.device)}, {asked.threads} threads"
+    rounds = f"the middle of {asked.rounds - 1} rounds"
+    how = f"an epoch of {batches} batches from {asked.batches}, {rounds}"
+    console.print(where, highlight=False)
     console.print(
         f"{column.network} on {column.dataset}, batch {column.batch_size}, {arithmetic.name}; "
-        f"seconds an epoch of {batches} batches from {asked.batches}, the middle of "
-        f"{asked.rounds - 1} rounds; python benchmarks/run_time.py --network {asked.network} "
+        f"seconds {how}; python benchmarks/run_time.py --network {asked.network} "
         f"--batches {asked.batches} --rounds {asked.rounds} --device {asked.device} "
         f"--threads {asked.threads}",
         highlight=False,
     )
     console.print(table_of(runs, batches))
+    if asked.plot:
+        title = f"{TITLES[column.dataset]} / {TITLES[column.network]}", f"{how}; {where}"
+        seconds_by_method(costs_of(runs, batches), styles(runs), title, asked.plot)
 
 
-def seconds(taken: float) -> str:
-    """To three digits, or whole ones."""
-    return f"{taken:.3g}" if taken < 100 else f"{taken:,.0f}"
+def label(run: Trained) -> str:
+    cell = run.learner.cell
+    return chosen(cell.method, cell.network).label
 
 
-def table_of(runs: dict[str, Trained], batches: int) -> Table:
+def ratios(run: Trained, sgd: Trained) -> list[float]:
+    """Of its times to those of SGD, each in the same round."""
+    return [mine / its for mine, its in zip(run.times, sgd.times, strict=True)]
+
+
+def costs_of(runs: Mapping[str, Trained], batches: int) -> list[Cost]:
+    return [
+        Cost(
+            method,
+            label(run),
+            batches * median(run.times),
+            median(ratios(run, runs["sgd"])),
+        )
+        for method, run in runs.items()
+    ]
+
+
+def table_of(runs: Mapping[str, Trained], batches: int) -> Table:
     table = Table("method", "s an epoch", "÷ SGD", "forward passes a step")
     for column in table.columns[1:]:
         column.justify = "right"
-    sgd = runs["SGD"].times
-    for label, run in runs.items():
+    for run in runs.values():
+        seconds = [batches * each for each in run.times]
+        least, half, most = map(three_digits, (min(seconds), median(seconds), max(seconds)))
         table.add_row(
-            label,
-            seconds(batches * statistics.median(run.times)),
-            middle([mine / its for mine, its in zip(run.times, sgd, strict=True)], 2),
-            f"{statistics.median(run.passes):.2f}",
+            label(run),
+            f"{half} ({least} to {most})",
+            middle(ratios(run, runs["sgd"]), 2),
+            f"{median(run.passes):.2f}",
         )
     return table
 
