@@ -47,3 +47,17 @@ def window(driver, width, scheme="light"):
 
 def choose(chart, control, value):
     chart.find_element("css selector", f"{control} option[value='{value}']").click()
+
+
+def shapes(chart, selector, names):
+    """Some attributes of each shape in a chart.
+
+    In one look: the page draws a chart again whenever its size changes, and what was found before
+    is then no longer there.
+    """
+    script = (
+        "const [chart, selector, names] = arguments;"
+        "return [...chart.querySelectorAll(selector)]"
+        ".map(shape => names.map(name => shape.getAttribute(name)))"
+    )
+    return chart.parent.execute_script(script, chart, selector, names)

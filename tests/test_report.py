@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import choose, started, window
+from browser import choose, shapes, started, window
 from made_records import landscape, row, training, write
 
 from cgqbench.analysis.findings import findings
@@ -60,8 +60,7 @@ def table1(page):
 
 
 def lines(chart):
-    found = chart.find_elements("css selector", "path.line[data-label]")
-    return {line.get_attribute("data-label"): line.get_attribute("d") for line in found}
+    return dict(shapes(chart, "path.line[data-label]", ["data-label", "d"]))
 
 
 def test_the_page_says_what_the_records_say(page):
@@ -139,9 +138,8 @@ def test_the_slider_moves_through_the_searches(page):
     slider = root.find_element("css selector", ".step")
 
     def drawing():
-        shapes = root.find_elements("css selector", "path.line, line.taken, circle.trial")
-        names = ("class", "d", "x1", "cx", "cy")
-        return [[shape.get_attribute(name) for name in names] for shape in shapes]
+        names = ["class", "d", "x1", "cx", "cy"]
+        return shapes(root, "path.line, line.taken, circle.trial", names)
 
     first = drawing()
     assert {shape[0] for shape in first} == {"line loss", "line two_point", "line taken", "trial"}
