@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from floor import wait
 
@@ -17,18 +19,27 @@ from cgqbench.training.learner import Learner
 
 
 class Trained:
-    """Its first epoch, which warms up and on a GPU captures, is not counted."""
+    """Its first epoch, which warms up and on a GPU captures, is not counted.
 
-    def __init__(self, cell: Cell, task: Task, arithmetic: Arithmetic) -> None:
-        feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
+    With `batches`, so many of each epoch; schedules and Armijo's growth still go by whole ones.
+    """
+
+    def __init__(
+        self, cell: Cell, task: Task, arithmetic: Arithmetic, batches: int | None = None
+    ) -> None:
         graphs = arithmetic.device.type == "cuda"
         self.times: list[float] = []
         """Seconds a step, by epoch."""
         self.passes: list[float] = []
         """Forward passes a step, by epoch."""
         self._epochs = 0
+        feed_of = partial(
+            Feed, device=arithmetic.device, batch_size=cell.batch_size, seed=cell.seed
+        )
         began = time.perf_counter()
-        self.learner = Learner(cell, task, feed, arithmetic, graphs=graphs)
+        self.learner = Learner(cell, task, feed_of(task), arithmetic, graphs=graphs)
+        if batches is not None:
+            self.learner.feed = feed_of(replace(task, epoch_size=batches * cell.batch_size))
         self.epoch()
         self.first_epoch = time.perf_counter() - began
 

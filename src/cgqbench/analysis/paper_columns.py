@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cgqbench.analysis.comparison import Comparison
+from cgqbench.experiments import paper
 
 TODAY = {"table1": "today1", "table2": "today2"}
 """The paper's tables, and the experiments that have the same columns for today's methods."""
-BESIDE = ("sgd_cosine", "search")
-"""What is put beside the paper's methods: a schedule, and no rate at all."""
 
 
 def paper_columns(compared: Sequence[Comparison]) -> list[Comparison]:
@@ -26,7 +25,7 @@ def paper_columns(compared: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _with(column: Comparison, today: Comparison) -> Comparison:
-    beside = [method for method in BESIDE if method in today.methods]
+    beside = [method for method in paper.BESIDE if method in today.methods]
     return replace(
         column,
         methods={**column.methods, **{method: today.methods[method] for method in beside}},

@@ -1,4 +1,4 @@
-"""The paper's own numbers: tables 1 and 2 of Hao, Jiang, Yu and Chiang (2021)."""
+"""The paper's own methods and numbers: tables 1 and 2 of Hao, Jiang, Yu and Chiang (2021)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ METHODS = (
     *("cgq", "cgq_ls", "scgq", "scgq_ls"),
 )
 """In the order of the tables' rows."""
+
+BESIDE = ("sgd_cosine", "search")
+"""What is put beside the paper's methods: a schedule, and no rate at all."""
 
 EPOCHS: Mapping[str, int] = MappingProxyType(
     {"mnist": 20, "svhn": 40, "cifar10": 200, "cifar100": 200}

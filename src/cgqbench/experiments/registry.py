@@ -114,9 +114,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "figure2",
-            "Run time per epoch",
+            "Run time per epoch, and accuracy over time",
             (Column("mnist", "mlp", 3), Column("cifar10", "resnet164", 2)),
-            (*PAPER_METHODS[:6], "scgq:momentum=0.8", "scgq", "cgq:momentum=0.8", "cgq", "cgq_ls"),
+            (
+                *PAPER_METHODS[:6],
+                *("cgq:momentum=0.8", "cgq", "cgq_ls", "scgq:momentum=0.8", "scgq", "scgq_ls"),
+                *paper.BESIDE,
+            ),
         ),
         Experiment(
             "figure3a",
