@@ -22,11 +22,12 @@ if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
 
 
 @pytest.fixture(autouse=True)
-def as_many_threads_as_before():
-    """A run of cgqbench sets its own number, for the whole process."""
+def threads_and_denormals_as_before():
+    """A run of cgqbench sets both for the whole process."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True)

@@ -97,3 +97,12 @@ def test_fast_is_for_gpus() -> None:
     assert Arithmetic(torch.device("cuda"), fast=True).name == "bf16"
     with pytest.raises(ValueError, match="--fast is for CUDA"):
         Arithmetic(torch.device("cpu"), fast=True)
+
+
+def test_a_run_takes_denormals_as_zero() -> None:
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such mode")
+    smallest = torch.tensor([torch.finfo(torch.float32).tiny])
+    assert (smallest / 2).count_nonzero() == 1
+    Arithmetic(torch.device("cpu")).set_up(1)
+    assert (smallest / 2).count_nonzero() == 0

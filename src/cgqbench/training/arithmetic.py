@@ -1,7 +1,8 @@
 """How a network's passes are computed: in which precision, in which memory layout, compiled or not.
 
 On a GPU, TF32 with cuDNN's deterministic kernels, in channels-last memory where the task allows it;
-`fast` means bf16 and compiled blocks instead. On a CPU, as torch does.
+`fast` means bf16 and compiled blocks instead. On a CPU, as torch does but
+without denormal numbers.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ class Arithmetic:
 
     def set_up(self, threads: int) -> None:
         """Ask torch for the same arithmetic on every run: call before anything is computed."""
+        # The momentum of a unit that has gone dark shrinks with every step until it is denormal.
+        # Some processors take many times as long over such a number. Threads begun later heed this.
+        torch.set_flush_denormal(True)
         torch.set_num_threads(threads)
         if self.device.type != "cuda":
             return
