@@ -1,6 +1,7 @@
 """What is said of each cell of the paper's tables: every verdict, worked out by hand."""
 
 import io
+import re
 
 import pytest
 from made_records import row, write
@@ -206,6 +207,9 @@ def test_they_are_shown_with_their_experiments_only(tmp_path):
         for words in ("How much of the paper is reproduced", "reproduced, +0.00", "not yet run"):
             assert words in place
         assert "Table 2 of the paper" not in place, "there is no record of it"
+    titles = re.findall(r"^## (.*)", text, re.MULTILINE)
+    assert titles[:2] == ["How much of the paper is reproduced", "Table 1 of the paper, and ours"]
+    assert sorted(titles, key=printed.index) == titles[::-1], "the first stands above the prompt"
 
 
 def test_a_cell_says_that_it_is_in_bf16(tmp_path):

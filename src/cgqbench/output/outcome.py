@@ -23,13 +23,13 @@ UNKNOWN, WIDE, ENDLESS = 80, 240, 100_000
 def write_outcome(folder: Path, destination: Path, console: Console) -> None:
     """Print the tables of the records below `folder`; write table.md, plots and report.html.
 
-    The last line printed says where to look.
+    The first of the file is the last that is printed, where a terminal shows it without scrolling;
+    the last line says where to look.
     """
     found = findings(folder)
-    results = list(results_tables(found.comparisons).values())
-    answered = answers(found.comparisons)
+    tables = [*answers(found.comparisons), *results_tables(found.comparisons).values()]
     page = _wide(console)
-    for table in (*results, *answered):
+    for table in reversed(tables):
         shown = terminal_table(table)
         unbound = page.options.update(width=ENDLESS)
         if Measurement.get(page, unbound, shown).minimum <= page.width:
@@ -38,8 +38,8 @@ def write_outcome(folder: Path, destination: Path, console: Console) -> None:
             where = f"{table.title}: too wide for this terminal, see {destination / 'table.md'}"
             page.print(where, soft_wrap=True, highlight=False, markup=False)
     report = write_report(found, destination / "report.html")
-    if results:
-        text = "\n".join(map(markdown_table, (*answered, *results)))
+    if tables:
+        text = "\n".join(map(markdown_table, tables))
         (destination / "table.md").write_text(text, encoding="utf-8")
     plots = every_figure(found, destination / "plots")
     verb = "plot is" if len(plots) == 1 else "plots are"
