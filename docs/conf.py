@@ -55,10 +55,17 @@ html_show_search_summary = False  # it would fetch pages, which a browser forbid
 
 
 def setup(app: Sphinx) -> None:
+    """Called by Sphinx at its start."""
+    app.connect("autodoc-process-docstring", lengths)
+    app.connect("source-read", results)
+
+
+def lengths(app: Sphinx, *args: Any) -> None:
     """Let |d| in a docstring be a length, as it reads, and no substitution."""
+    lines = args[-1]
+    lines[:] = [re.sub(r"\|(\w+)\|", r"\|\1\|", line) for line in lines]
 
-    def escaped(app: Sphinx, *args: Any) -> None:
-        lines = args[-1]
-        lines[:] = [re.sub(r"\|(\w+)\|", r"\|\1\|", line) for line in lines]
 
-    app.connect("autodoc-process-docstring", escaped)
+def results(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead to the site's own page of results, where the files lead to results/README.md."""
+    source[0] = source[0].replace("(../results/README.md", "(results.md")
