@@ -1,6 +1,7 @@
 """A network that stays dead ends its run; one that lives, or may come back, does not."""
 
 import io
+from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
 
@@ -99,6 +100,20 @@ def test_later_epochs_would_not_have_brought_it_back(tmp_path, monkeypatch):
     assert {row["test_accuracy"] for row in whole.epochs[died - 1 :]} <= of_one_class
 
 
+def in_pieces(cell: Cell, folder: Path) -> int:
+    """Stop a run after each epoch and go on; how often it was stopped."""
+
+    def tell(news):
+        if isinstance(news, dict) and news["kind"] == "epoch":
+            raise InterruptedError
+
+    for stops in range(EPOCHS + 1):
+        with suppress(InterruptedError):
+            run_cell(cell, Conditions(folder, resume=True), tell)
+            return stops
+    pytest.fail("it never ended")
+
+
 def test_it_must_have_been_dead_for_long_enough(tmp_path, monkeypatch):
     """The epochs before count too where a run goes on."""
     (first, *_) = (row["epoch"] for row in run_of(KILLED, tmp_path / "one").epochs if "dead" in row)
@@ -106,9 +121,7 @@ def test_it_must_have_been_dead_for_long_enough(tmp_path, monkeypatch):
     whole = run_of(KILLED, tmp_path / "three")
     assert [row["epoch"] for row in whole.epochs if "dead" in row] == [first, first + 1, first + 2]
     assert f"dead from epoch {first} to epoch {first + 2}:" in whole.end["reason"]
-    for seconds in (0.0, 1e-9, 1e-9, 1e-9, 60.0):  # whose epochs are broken off, or stand alone
-        late = Conditions(tmp_path / "pieces", resume=True, deadline=Deadline.after(seconds))
-        run_cell(cell_of(KILLED), late)
+    assert in_pieces(cell_of(KILLED), tmp_path / "pieces") == first + 2
     paths = [record_path(cell_of(KILLED), tmp_path / name) for name in ("three", "pieces")]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     monkeypatch.setattr(runner, "ENOUGH", dead_network.ENOUGH)
@@ -167,6 +180,8 @@ def dark(x, w):
         (lambda x, w: dark(x, w) + 1e-7 * x.sign(), 4, True),  # rounding
         (lambda x, w: dark(x, w) + 1e-7 * x, 4, False),  # a plateau: little comes through
         (lambda x, w: dark(x, w) + 1e-7 * w, 4, False),
+        (lambda x, w: dark(x, w) + w * torch.tensor([1.0, -1.0, 0.0]), 4, False),  # in sum none
+        (lambda x, w: dark(x, w) + len(x), 4, False),  # one answer in each batch, not in all
         (lambda x, w: dark(x, w).softmax(-1) * x.sign(), 4, False),
         (lambda x, w: torch.ones_like(x) * w, 4, False),  # which finds the mean of the targets
         (lambda x, w: 0 * x * w + 1e-30 * x.sign(), 4, False),  # near nothing, yet different
@@ -277,6 +292,35 @@ def test_what_trains_beside_first_weights_that_do_not_is_not_dead(tmp_path):
     assert not any("dead" in row for row in run.epochs)
 
 
+def test_steps_of_zero_do_not_kill_a_network_that_begins_with_one_answer(tmp_path):
+    task = other_task(tmp_path, "pass", "self.network(x)")
+    with Path(task).open("a") as file:
+        file.write("""
+def model():
+    made = Around()
+    nn.init.zeros_(made.network[-1].weight)
+    nn.init.zeros_(made.network[-1].bias)
+    return made
+""")
+    assert run_of("sgd:lr=1e-40", tmp_path, task).end["status"] == "finished"
+
+
+def test_without_a_bias_nothing_moves_in_a_dead_network():
+    made = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    batches = [(torch.rand(4, 3), torch.zeros(4))]
+    assert not nothing_goes_through(made, batches, still=trained_weights(made))
+    nn.init.constant_(made[0].weight, -1.0)
+    assert nothing_goes_through(made, batches, still=trained_weights(made))
+
+
+def test_only_the_last_epochs_in_a_row_count(tmp_path, monkeypatch):
+    """A network that came back has been dead for less long."""
+    monkeypatch.setattr(runner, "ENOUGH", 2 * 256 + 1)
+    told = iter([True, True, False, True, True, False])
+    monkeypatch.setattr(runner, "dead_since", lambda before, learner: next(told))
+    assert run_of("sgd:lr=0.1", tmp_path).end["status"] == "finished"
+
+
 def test_a_model_that_counts_its_passes_does_not_count_those_of_the_check(tmp_path, monkeypatch):
     counting = f"{TOKEN}; self.register_buffer('passes', torch.zeros(()))"
     answer = f"(self.passes.add_(1), {MASKED} + 1e-6 * self.passes)[1]"
@@ -291,7 +335,7 @@ def test_a_batch_of_the_check_is_no_larger_than_one_of_the_run(tmp_path, monkeyp
     monkeypatch.setattr(
         dead_network,
         "nothing_goes_through",
-        lambda model, batches, moved: sizes.extend(len(inputs) for inputs, _ in batches),
+        lambda model, batches, *_: sizes.extend(len(inputs) for inputs, _ in batches),
     )
     run_of("sgd:lr=1e-30,momentum=0.0", tmp_path)
     assert max(sizes) == 32

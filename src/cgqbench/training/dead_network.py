@@ -41,7 +41,8 @@ def dead_since(before: Sequence[Tensor], learner: Learner) -> bool:
     they nor the inputs have a way through the network. On a plateau, where all but nothing comes
     through, a gradient is small but not zero. Whatever moved in the epoch must have a gradient of
     the answers, as the last bias has, which learns how frequent each is. What moved without one has
-    another way, in training alone, or decays; so may come back, and is not called dead.
+    another way, in training alone, or decays; so may come back, and is not called dead. Where
+    nothing moved, as after steps of zero, no weight at all may have a gradient.
 
     Of a copy: a model may count its passes. An error ends no run, which could do without these
     passes; what cannot be told is not dead.
@@ -53,20 +54,25 @@ def dead_since(before: Sequence[Tensor], learner: Learner) -> bool:
     with learner.arithmetic.other_passes(), torch.backends.cudnn.flags(enabled=False):
         try:
             model = copy.deepcopy(learner.model).eval()
-            pairs = zip(before, trained_weights(model), strict=True)
+            weights = trained_weights(model)
+            pairs = zip(before, weights, strict=True)
             moved = [now for was, now in pairs if not torch.equal(was, now)]
-            return nothing_goes_through(model, learner.feed.test(size), moved)
+            still = [] if moved else weights
+            return nothing_goes_through(model, learner.feed.test(size), moved, still)
         except Exception:
             return False
 
 
 def nothing_goes_through(
-    model: nn.Module, batches: Iterable[Batch], moved: Sequence[Tensor] = ()
+    model: nn.Module,
+    batches: Iterable[Batch],
+    moved: Sequence[Tensor] = (),
+    still: Sequence[Tensor] = (),
 ) -> bool:
     """Whether a model gives several inputs one answer, and has no gradient that could change it.
 
-    Of the weights in `moved` it must have one, in some batch. False also of answers that are no
-    tensor with a row for each input.
+    Of the weights in `moved` it must have one, in some batch; of those in `still`, as of the first
+    and of the inputs, none. False also of answers that are no tensor with a row for each input.
 
     >>> dark = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> batches = [(torch.randn(4, 2), torch.zeros(4, 1))]
@@ -79,6 +85,8 @@ def nothing_goes_through(
     True
     >>> nothing_goes_through(dark, batches, moved=[dark[0].bias])
     False
+    >>> nothing_goes_through(dark, batches, still=[dark[2].bias])
+    False
     """
     first, count, unexplained = None, 0, list(moved)
     for inputs, _ in batches:
@@ -90,7 +98,7 @@ def nothing_goes_through(
         if answers.shape[1:] != first.shape[1:] or _any_differs(answers, first):
             return False
         count += len(inputs)
-        ways = [trained_weights(model)[0]]
+        ways = [trained_weights(model)[0], *still]
         if inputs.is_floating_point():
             inputs = inputs.detach().requires_grad_()
             ways.append(inputs)
