@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,40 @@ def test_a_run_takes_denormals_as_zero() -> None:
     assert (smallest / 2).count_nonzero() == 1
     Arithmetic(torch.device("cpu")).set_up(1)
     assert (smallest / 2).count_nonzero() == 0
+
+
+TWO_THREADS = """
+import sys, torch
+from pathlib import Path
+from cgqbench.experiments.cell import Cell
+from cgqbench.training import runner
+
+def train_epoch(learner, epoch, tell):
+    half = torch.full((4_000_000,), torch.finfo(torch.float32).tiny) / 2
+    print(half.view(torch.int32).count_nonzero().item())
+    raise SystemExit
+
+runner.train_epoch = train_epoch
+cell = Cell("test", "large", "task", "sgd", 0, 1, 32, task=sys.argv[1])
+runner.run_cell(cell, runner.Conditions(Path(sys.argv[2]), threads=2))
+"""
+LARGE = """
+from small_task import data as small, model
+import torch
+
+def data():
+    torch.ones(4_000_000) / 2
+    return small()
+"""
+
+
+def test_so_do_all_threads_of_a_run_whose_data_is_computed(tmp_path: Path) -> None:
+    """In a process of its own: threads keep the mode in which they were begun."""
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such mode")
+    task = tmp_path / "task.py"
+    here = str(Path(__file__).parent)
+    task.write_text(f"import sys\nsys.path.insert(0, {here!r})\n{LARGE}")
+    words = [sys.executable, "-c", TWO_THREADS, str(task), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr

@@ -60,16 +60,16 @@ def run_cell(cell: Cell, conditions: Conditions, tell: Tell = lambda news: None)
     It hears too why a run ended that did not finish. Returns whether it came to its end: False
     if the deadline was first, and `resume` goes on from there.
     """
+    arithmetic = conditions.arithmetic
     with Record(record_path(cell, conditions.records)) as record:
+        arithmetic.set_up(conditions.threads)  # loading data computes too
         task = task_of(cell)
         if record.ended:
-            check_same(cell, task, record, conditions.arithmetic)
+            check_same(cell, task, record, arithmetic)
             return True
         deadline, seconds = conditions.deadline, _last_epoch_seconds(record)
         if not deadline.fits(seconds) and _cut_short(record) is None:
             return False
-        arithmetic = conditions.arithmetic
-        arithmetic.set_up(conditions.threads)
         feed = Feed(task, arithmetic.device, cell.batch_size, cell.seed)
         graphs = conditions.graphs and arithmetic.device.type == "cuda"
         learner = Learner(cell, task, feed, arithmetic, graphs=graphs)
