@@ -97,6 +97,16 @@ def test_both_values_and_the_colour_of_each_verdict(tmp_path, cells):
     assert {line.partition(":")[0] for line in told} == {verdict.value for verdict in Verdict}
 
 
+def test_other_batches_are_named(tmp_path, cells):
+    made(tmp_path, "sgd", 93.2, batch_size=512)
+    words, faces, told, heading = cells()
+    at = PLACES["svhn", "vgg16"], 0
+    assert words[at] == ["93.20", "93.16; batches of 512"]
+    assert "n of N" not in heading
+    assert told == ["no verdict: 1", "not yet run: 99"]
+    assert Counter(faces.values())[faces[at]] == 1
+
+
 def test_some_seeds_dead_is_neither_all_nor_none(tmp_path, cells):
     for seed, end in enumerate(("finished", "finished", "diverged")):
         made(tmp_path, "sgd", 93.0 + seed, seed=seed, end=end, done=2 if end == "diverged" else 40)

@@ -114,6 +114,16 @@ def test_the_paper_s_length_is_preferred_to_any_other(tmp_path):
     assert cell_in(tmp_path).verdict == Verdict.REPRODUCED
 
 
+def test_other_batches_get_no_verdict_and_the_authors_are_preferred(tmp_path):
+    made(tmp_path / "other", 99.0, batch_size=512)
+    assert cell_in(tmp_path).verdict == Verdict.NONE
+    assert shown(tmp_path)[0] == "no verdict (batches of 512)"
+    made(tmp_path / "short", 98.0, epochs=5)
+    assert shown(tmp_path)[0] == "no verdict (5 of 20 epochs)"
+    made(tmp_path / "right", PAPER)
+    assert shown(tmp_path)[0] == "reproduced, +0.00"
+
+
 def test_an_unfinished_cell_says_how_far_it_is(tmp_path):
     made(tmp_path, 99.0, done=7, end=None)
     assert cell_in(tmp_path).verdict == Verdict.UNFINISHED
@@ -171,6 +181,7 @@ def test_lost_and_running_seeds_are_told_from_those_that_count(tmp_path):
     assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 seed"
     made(tmp_path, 98.0, seed=1, done=2, end="diverged")
     assert shown(tmp_path)[-1] == "7 of 20 epochs, 1 of 2 seeds; 1 diverged or died, 1 unfinished"
+    assert shown(tmp_path)[0] == "worse", "and no points, of an epoch that is not the last"
     made(tmp_path, 98.3, seed=2)
     assert shown(tmp_path)[-1] == "20 of 20 epochs, 1 of 3 seeds; 1 diverged or died, 1 unfinished"
 

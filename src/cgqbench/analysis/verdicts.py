@@ -33,7 +33,7 @@ class Verdict(Enum):
     BETTER = "better"
     WORSE = "worse"
     NONE = "no verdict"
-    """It was run for another number of epochs than the paper's."""
+    """It was run for another number of epochs than the paper's, or in other batches."""
     UNFINISHED = "unfinished"
     NOT_RUN = "not yet run"
 
@@ -68,7 +68,15 @@ class PaperCell:
     @property
     def gain(self) -> float | None:
         """The points of accuracy that ours is above the paper's, where both are known."""
-        return None if self.entry is None or self.lost else _gain(self.theirs, self.entry)
+        if self.entry is None or self.lost or self.entry.epoch != self.epochs:
+            return None
+        return _gain(self.theirs, self.entry)
+
+    @property
+    def other_batches(self) -> int | None:
+        """The size of ours where it is not that of the authors."""
+        size = paper.BATCH_SIZE if self.entry is None else self.entry.problem.batch_size
+        return None if size == paper.BATCH_SIZE else size
 
 
 def begun(compared: Sequence[Comparison], tables: Sequence[str] = TABLES) -> bool:
@@ -99,11 +107,10 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     if not found:
         return PaperCell(dataset, network, method, Verdict.NOT_RUN)
     wanted = paper.EPOCHS[dataset]
-    # The paper's length if there is one, else the longest.
-    one = max(found, key=lambda one: (one.problem.epochs == wanted, one.problem.epochs))
+    one = max(found, key=_nearness)
     group = one.methods[method]
     entry = next(entry for entry in summary(one) if entry.method == method)
-    if entry.problem.epochs != wanted:
+    if (entry.problem.epochs, entry.problem.batch_size) != (wanted, paper.BATCH_SIZE):
         verdict = Verdict.NONE
     elif all(run.end is None or (len(run.epochs) < wanted and not dead(run)) for run in group):
         verdict = Verdict.UNFINISHED
@@ -112,6 +119,13 @@ def _cell(mine: Sequence[Comparison], dataset: str, network: str, method: str) -
     done = max(len(run.epochs) for run in group)
     lost, fewer = all(map(dead, counted(group))), bool(fewer_bits(group))
     return PaperCell(dataset, network, method, verdict, entry, done, lost, fewer)
+
+
+def _nearness(one: Comparison) -> tuple[bool, bool, int]:
+    """To what the paper did: its batches first, then its length, then as long as can be."""
+    problem = one.problem
+    as_long = problem.epochs == paper.EPOCHS[problem.dataset]
+    return problem.batch_size == paper.BATCH_SIZE, as_long, problem.epochs
 
 
 def _judged(theirs: paper.Result | None, entry: Entry) -> Verdict:

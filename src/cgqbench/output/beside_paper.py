@@ -66,7 +66,7 @@ def beside_paper(compared: Sequence[Comparison], table: str) -> Table | None:
         "accuracy (%) of the paper and ours, mean ± standard deviation over the seeds that "
         "finished or, before one has, that run. Averaged: with the anytime average of the weights, "
         "which the verdict does not look at. No verdict: run for another number of epochs than the "
-        f"paper's. The rule is below “{OVERVIEW}”.",
+        f"paper's, or in batches of another size. The rule is below “{OVERVIEW}”.",
     )
 
 
@@ -87,6 +87,8 @@ def _cell(cell: PaperCell) -> TableCell:
 
 def _verdict(cell: PaperCell) -> str:
     words = cell.verdict.value
+    if cell.other_batches:
+        return f"{words} (batches of {cell.other_batches})"
     if cell.verdict in (Verdict.UNFINISHED, Verdict.NONE):
         return f"{words} ({cell.done} of {several(cell.epochs, 'epoch')})"
     if cell.gain is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def paper_map(compared: Sequence[Comparison], path: Path) -> Path:
     notes = ["Mean over seeds", f"{NONE}: does not converge"]
     if any(text.get_text().endswith(SOME_DIED) for text in axis.texts):
         notes.append(f"{SOME_DIED}: some seeds do not, left out if they diverged")
-    if any(" of " in text.get_text() for text in axis.texts):
+    if any(re.search(r"\d of \d", text.get_text()) for text in axis.texts):
         notes.append("n of N: the epochs of ours and of the paper's")
     heading(
         figure,
@@ -116,7 +117,9 @@ def _ours(cell: PaperCell) -> str | None:
 def _theirs(cell: PaperCell) -> str:
     """The paper's, and the epochs of ours where they are not as many."""
     text = NONE if cell.theirs is None else shown(ACCURACY, cell.theirs.test_accuracy)
-    if cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
+    if cell.other_batches:
+        text += f"; batches of {cell.other_batches}"
+    elif cell.verdict in (Verdict.NONE, Verdict.UNFINISHED):
         text += f"; {cell.done} of {cell.epochs}"
     elif cell.entry and not cell.lost and cell.entry.epoch < cell.epochs:  # another seed has died
         text += f"; {cell.entry.epoch} of {cell.epochs}"
