@@ -17,6 +17,7 @@ from cgqbench.cli.run import command_line
 from cgqbench.experiments.cell import Cell
 from cgqbench.experiments.experiment import Column, Experiment
 from cgqbench.records import latest_state
+from cgqbench.records.checkpoint import Checkpoint
 from cgqbench.records.identity import record_path
 from cgqbench.records.latest_state import LatestState
 from cgqbench.records.reading import runs
@@ -153,6 +154,8 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["cgq", "reproduce", "x", "--restart", "--out", "a b"])
     cells = [cell_of("sgd", seed) for seed in range(3)]
     bytes_after(cells[0], tmp_path)
+    old = Checkpoint(record_path(cells[0], tmp_path).with_suffix(".ckpt"))
+    old.save({}, 1)  # as where it was killed before its checkpoint was removed
 
     def tell(news):
         if isinstance(news, dict) and news["epoch"] == 3:
@@ -183,6 +186,7 @@ def test_epochs_that_come_again_after_a_kill_are_left(tmp_path, monkeypatch):
     (run,) = runs(tmp_path)
     assert len(run.epochs) == 3
     assert "with 3 epochs in all" in what_is_left([cell], tmp_path), "4, of which 1 is kept"
+    assert reached([cell], tmp_path) == (1, 0)
     seen = []
     run_cell(cell, Conditions(tmp_path, resume=True), seen.append)
     assert len([news for news in seen if isinstance(news, dict)]) == 3

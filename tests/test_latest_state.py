@@ -274,7 +274,7 @@ def test_a_copy_keeps_types_and_what_containers_hold_besides():
 
 
 def begun(out: Path, *words: str) -> subprocess.Popen[str]:
-    """A command in a group of its own, under way once it has written some lines."""
+    """A command in a group of its own, past its first epoch."""
     process = subprocess.Popen(
         [sys.executable, "-m", "cgqbench", *words, "--task", TASK, "--out", str(out)],
         stdout=subprocess.PIPE,
@@ -282,10 +282,13 @@ def begun(out: Path, *words: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-    while process.poll() is None and not list(out.rglob("*.ckpt")):
+    while process.poll() is None and not any(map(further, out.rglob("*.ckpt"))):
         time.sleep(0.01)
-    time.sleep(0.3)
     return process
+
+
+def further(checkpoint: Path) -> bool:
+    return (Checkpoint(checkpoint).epoch or 0) > 1
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="this system has no groups of processes")
