@@ -23,6 +23,7 @@ from rich.table import Table
 from trained import Trained, middle
 from where import measured_on
 
+from cgqbench.analysis.comparison import several
 from cgqbench.analysis.costs import Cost, three_digits
 from cgqbench.experiments import EXPERIMENTS, paper
 from cgqbench.experiments.cell import Cell, task_of
@@ -60,10 +61,10 @@ def main() -> None:
         Cell(FIGURE.name, column.dataset, column.network, method, 0, 1, column.batch_size)
         for method in METHODS
     ]
-    task = task_of(cells[0])
-    batches = -(-len(task.train[0]) // column.batch_size)
     arithmetic = Arithmetic(torch.device(asked.device))
     arithmetic.set_up(asked.threads)
+    task = task_of(cells[0])
+    batches = -(-len(task.train[0]) // column.batch_size)
     notes, console = Console(stderr=True), Console(width=110)
     runs: dict[str, Trained] = {}
     for cell in cells:
@@ -73,8 +74,8 @@ def main() -> None:
         for run in runs.values():
             run.epoch()
             notes.print(f"[dim]round {turn}, {label(run)}: {run.times[-1]:.3f} s a step[/]")
-    where = f"{measured_on(arithmetic.device)}, {asked.threads} threads"
-    rounds = f"the middle of {asked.rounds - 1} rounds"
+    where = f"{measured_on(arithmetic.device)}, {several(asked.threads, 'thread')}"
+    rounds = f"the middle of {asked.rounds - 1} rounds, as of the ratios in them"
     how = f"an epoch of {batches} batches from {asked.batches}, {rounds}"
     console.print(where, highlight=False)
     console.print(

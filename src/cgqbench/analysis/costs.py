@@ -65,10 +65,10 @@ def costs(comparison: Comparison) -> list[Cost]:
 def three_digits(value: float) -> str:
     """A number in three digits, or more where it has more before the point.
 
-    >>> three_digits(3.8249), three_digits(599.4), three_digits(1125.2)
-    ('3.82', '599', '1,125')
+    >>> three_digits(2.9), three_digits(99.96), three_digits(599.4), three_digits(1125.2)
+    ('2.90', '100', '599', '1,125')
     """
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
 
 
 def machines_of(runs: Sequence[Run]) -> list[str]:
