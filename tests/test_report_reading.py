@@ -52,6 +52,15 @@ def test_past_its_end_a_method_is_not_ranked(tmp_path, driver):
     assert lines[3:] == ["SGD", "ended", "Adam", "running"]
 
 
+def test_an_hour_s_seconds_are_shown_as_such(tmp_path):
+    write(tmp_path, training(0, 2, 0.2, 97.0), times=[2.9] * 2)
+    write(tmp_path, training(0, 2, 0.2, 97.0), times=[3625.2] * 2, method="cgq")
+    outcome(tmp_path)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "2.90 s<" in page
+    assert "3,625 s<" in page
+
+
 def test_seconds_of_different_machines_are_told_apart(tmp_path, driver):
     write(tmp_path, training(0, 2, 0.2, 97.0), times=[1.0] * 2, hardware="Fast")
     write(tmp_path, training(0, 2, 0.2, 97.0), times=[2.0] * 2, hardware="Slow", method="cgq")

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cgqbench.analysis.comparison import Comparison, several
-from cgqbench.analysis.costs import Cost, costs, machine_of
+from cgqbench.analysis.costs import Cost, costs, machine_of, three_digits
 from cgqbench.analysis.findings import Findings
 from cgqbench.analysis.verdicts import begun
 from cgqbench.output.answers import answers
@@ -69,6 +69,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["three_digits"] = three_digits
     compared = found.comparisons
     pictures = {OVERVIEW: _embedded(partial(paper_map, compared))} if begun(compared) else {}
     content = environment.get_template("page.html").render(
