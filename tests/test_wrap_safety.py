@@ -132,6 +132,34 @@ def test_a_relative_step_must_be_a_length(rho: Any) -> None:
         LineSearch(torch.optim.SGD(Task().model.parameters()), max_relative_step=rho)
 
 
+@pytest.mark.parametrize("name", ["search_prob", "max_relative_step", "full_steps"])
+def test_options_of_the_line_do_not_belong_into_a_group(name: str) -> None:
+    task = Task()
+    optimizer = LineSearch(torch.optim.AdamW(task.model.parameters()))
+    before = [each.detach().clone() for each in task.model.parameters()]
+    optimizer.param_groups[0][name] = 0.1
+    with pytest.raises(ValueError, match=f"holds {name},.*Give it when the optimizer is made"):
+        optimizer.step(task.loss)
+    assert all(map(torch.equal, before, task.model.parameters()))
+    del optimizer.param_groups[0][name]
+    optimizer.step(task.loss)
+
+
+class Seeded(torch.optim.SGD):
+    """Has an option of its own of a name that LineSearch has too."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.defaults["seed"] = self.param_groups[0]["seed"] = 3
+
+
+def test_a_base_s_own_option_of_the_same_name_does() -> None:
+    task = Task()
+    optimizer = LineSearch(Seeded(task.model.parameters()))
+    optimizer.step(task.loss)
+    assert optimizer.param_groups[0]["seed"] == 3
+
+
 def test_a_base_may_be_given_a_group_behind_the_search_s_back() -> None:
     task, more = Task(), nn.Parameter(torch.ones(2))
     optimizer = LineSearch(torch.optim.AdamW(task.model.parameters()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from cgq.engine.base_update import BaseUpdate, Displacement
 from cgq.engine.device_base_update import DeviceBaseUpdate
 from cgq.engine.direction import SKIPPED, Outcome
 from cgq.engine.optimizer import SearchOptimizer
-from cgq.engine.options import SearchOptions, require
+from cgq.engine.options import SearchOptions, refuse_strays, require
 from cgq.engine.recorded_base import RecordedBase, keep_state
 from cgq.engine.relative_ceiling import RelativeCeiling
 from cgq.engine.rollback import Rollback
@@ -28,6 +29,7 @@ from cgq.rules.trust_region import Region
 from cgq.vectors.layout import Layout, with_gradients
 from cgq.vectors.sharding import reduction
 
+OPTIONS = frozenset(field.name for field in fields(SearchOptions)) | {"full_steps"}
 MODES = "train", "eval"  # which Schedule-Free's optimizers have
 COPIED = "base", "defaults", "options", "full_steps"
 
@@ -224,6 +226,7 @@ class LineSearch(SearchOptimizer):
         if not all("full_lr" in group and newest in group for group in self.param_groups):
             self._complete_groups()  # the base may have loaded an older checkpoint too
         note_full_rates(self.param_groups)
+        refuse_strays(self.param_groups, OPTIONS - getattr(self.base, "defaults", {}).keys())
 
     def _take_step(
         self, objective: Objective | None, loss: Tensor | float | None, rollback: Rollback

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Real
@@ -174,11 +174,11 @@ def own_settings(param_group: Any, defaults: Group) -> Group:
     return own | checked_group(mine["lr"], mine["weight_decay"])
 
 
-def refuse_strays(groups: list[Group]) -> None:
+def refuse_strays(groups: list[Group], options: Set[str] = LINE_WIDE) -> None:
     """Refuse options of the whole line that someone has written into a group since."""
     for group in groups:
-        if not LINE_WIDE.isdisjoint(group):
-            names = ", ".join(sorted(LINE_WIDE & group.keys()))
+        if not options.isdisjoint(group):
+            names = ", ".join(sorted(options & group.keys()))
             raise ValueError(
                 f"A parameter group holds {names}, which the optimizer would not look at: one line "
                 "runs through all groups. Give it when the optimizer is made; in skorch, call "
