@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from test_cli import cgq, check_succeeded
 from test_runner import Killed, bytes_after, cell_of
 
 from cgqbench.cli import commands, run
-from cgqbench.cli.budget import clock, reached, seconds_of, what_is_left
+from cgqbench.cli.budget import clock, going_on, reached, seconds_of, what_is_left
 from cgqbench.cli.progress import Board
 from cgqbench.cli.run import command_line
 from cgqbench.experiments.cell import Cell
@@ -87,7 +88,7 @@ def epochs_recorded(out: Path) -> int:
 def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, monkeypatch):
     check_succeeded(cgq("reproduce", "slow", "--seeds", "1", "--out", str(tmp_path / "whole")))
     out, budget, outputs = tmp_path / "pieces", 0.01, list[str]()
-    while not outputs or "to go on" in outputs[-1]:
+    while not outputs or "are left" in outputs[-1]:
         words = ["reproduce", "slow", "--seeds", "1", "--jobs", "1", "--out", str(out)]
         words += ["--budget", f"{budget:g}s"]
         monkeypatch.setattr(sys, "argv", ["cgq", *words])
@@ -95,12 +96,14 @@ def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, m
         result = cgq(*words)
         check_succeeded(result)
         if not outputs:
-            assert result.output.rstrip().endswith(f"to go on: cgq {' '.join(words)}")
             assert "Of 2 runs 2 are left" in result.output
             methods = [run.header["method"] for run in runs(out)]
             assert set(methods) <= {"scgq"}, "worth more than adam, so nothing else has begun"
         in_vain = epochs_recorded(out) == before
         assert ("No epoch came to its end in this budget" in result.output) == in_vain
+        if "are left" in result.output:
+            going_on = result.output.rstrip().endswith(f"to go on: cgq {' '.join(words)}")
+            assert going_on != in_vain, "not in the same budget"
         assert in_vain or outputs, "a hundredth of a second is too short"
         outputs.append(result.output)
         budget = max(0.5, 2 * budget)  # however long a process takes to begin
@@ -109,6 +112,24 @@ def test_spent_again_and_again_it_leaves_the_records_of_one_go(slow, tmp_path, m
     assert list(out.rglob("*.ckpt*")) == []
     assert "report.html" in outputs[-1]
     assert "--budget" not in (out / "records/slow/slow-task-scgq-0.jsonl").read_text()
+
+
+def test_a_finished_run_that_is_another_does_not_keep_the_rest_from_being_run(slow, tmp_path):
+    words = ["reproduce", "slow", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]
+    cell = slow[0]
+    path = record_path(cell, tmp_path / "records")
+    run_cell(replace(cell, epochs=1), Conditions(tmp_path / "records"))
+    before = path.read_bytes()
+    refused = cgq(*words)
+    assert refused.exit_code == 2
+    assert "epochs 1, not 12. Remove" in " ".join(refused.output.split())
+    result = cgq(*words, "--budget", "60s")
+    check_succeeded(result)
+    printed = " ".join(result.output.split())
+    assert "1 finished run, not as asked for now, left as found; the first:" in printed
+    assert "epochs 1, not 12" in printed
+    assert path.read_bytes() == before
+    assert record_path(slow[1], tmp_path / "records").exists()
 
 
 def test_a_failure_is_not_blamed_on_the_budget(slow, tmp_path, monkeypatch):
@@ -164,9 +185,9 @@ def test_what_is_left_is_counted_in_runs_and_epochs(tmp_path, monkeypatch):
     with pytest.raises(Killed):
         run_cell(cells[1], Conditions(tmp_path), tell)
     assert what_is_left(cells, tmp_path) == (
-        "Of 3 runs 2 are left, 1 of them begun, with 5 epochs in all; "
-        "to go on: cgq reproduce x --out 'a b'"
+        "Of 3 runs 2 are left, 1 of them begun, with 5 epochs in all"
     )
+    assert going_on() == "cgq reproduce x --out 'a b'"
     assert reached(cells, tmp_path) == (7, 1)
     assert what_is_left(cells[:1], tmp_path) is None
     assert not record_path(cells[2], tmp_path).exists(), "it only looks"

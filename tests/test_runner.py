@@ -135,7 +135,7 @@ def test_a_finished_cell_is_not_run_again(tmp_path):
 
 def test_a_finished_record_of_another_cell_is_refused_and_kept(tmp_path):
     before = bytes_after(cell_of("sgd", epochs=1), tmp_path)
-    with pytest.raises(RecordError, match=r"epochs 1, not 2.*--restart.*--out"):
+    with pytest.raises(RecordError, match=r"epochs 1, not 2.*Remove .*jsonl to run this.*--out"):
         run_cell(cell_of("sgd", epochs=2), Conditions(tmp_path))
     assert record_path(cell_of("sgd"), tmp_path).read_bytes() == before
 

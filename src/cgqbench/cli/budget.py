@@ -54,7 +54,7 @@ def reached(cells: Sequence[Cell], records: Path) -> tuple[int, int]:
 
 
 def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
-    """A sentence about the cells that are not at their end; None if all are."""
+    """In words, the cells that are not at their end; None if all are."""
     found = _found(cells, records)
     going = [(cell, run) for cell, run in zip(cells, found, strict=True) if not _ended(run)]
     if not going:
@@ -63,7 +63,7 @@ def what_is_left(cells: Sequence[Cell], records: Path) -> str | None:
     epochs = sum(cell.epochs - _kept(run) for cell, run in going)
     return (
         f"Of {len(cells):,} runs {len(going):,} are left, {begun:,} of them begun, with {epochs:,} "
-        f"epochs in all; to go on: {going_on()}"
+        "epochs in all"
     )
 
 

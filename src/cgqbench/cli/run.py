@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cgqbench.cli.budget import TOO_SHORT, reached, seconds_of, what_is_left
+from cgqbench.analysis.comparison import several
+from cgqbench.cli.budget import TOO_SHORT, going_on, reached, seconds_of, what_is_left
 from cgqbench.cli.progress import followed
 from cgqbench.experiments.cell import Cell, task_of
 from cgqbench.methods import chosen
@@ -73,9 +74,14 @@ class Run:
             deadline,
         )
         arithmetic = Arithmetic(torch.device(device), self.fast)
-        left = self._unfinished(cells, arithmetic)
+        left, others = self._unfinished(cells, arithmetic)
+        if others and deadline == NEVER:
+            raise others[0]
         if len(left) < len(cells):
             console.print(f"{len(cells) - len(left)} of {len(cells)} runs are finished already.")
+        if others:  # as records of other machines: what is left is worth the time more
+            kept = f"{several(len(others), 'finished run')}, not as asked for now, left as found"
+            console.print(f"{kept}; the first: {others[0]}", soft_wrap=True, markup=False)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         jobs = self.jobs or (max(1, (cores or 1) // self.threads) if device == "cpu" else 1)
         before = reached(cells, conditions.records) if deadline != NEVER else None
@@ -91,13 +97,20 @@ class Run:
             write_outcome(self.out / "records", self.out, console)
         if deadline != NEVER and (words := what_is_left(cells, conditions.records)):
             if not failed and reached(cells, conditions.records) == before:
-                console.print(TOO_SHORT, soft_wrap=True)
+                words = f"{words}. {TOO_SHORT}"
+            else:
+                words = f"{words}; to go on: {going_on()}"
             console.print(words, soft_wrap=True, highlight=False, markup=False)
         if failed:
             raise typer.Exit(1)
 
-    def _unfinished(self, cells: Sequence[Cell], arithmetic: Arithmetic) -> list[Cell]:
-        """The cells left to do. Whatever can be wrong is found before anything is run or lost."""
+    def _unfinished(
+        self, cells: Sequence[Cell], arithmetic: Arithmetic
+    ) -> tuple[list[Cell], list[RecordError]]:
+        """The cells left to do, and what is wrong with finished ones.
+
+        Whatever else can be wrong is raised before anything is run or lost.
+        """
         tasks: dict[tuple[str, str, str | None], Task] = {}
         for cell in cells:
             problem = cell.dataset, cell.network, cell.task
@@ -106,15 +119,18 @@ class Run:
             if cell.seed == cells[0].seed:  # the others differ in nothing that could be wrong
                 method = chosen(cell.method, cell.network)
                 method.optimizer(tasks[problem].model(), Budget(cell.epochs, 1), cell.seed)
-        left = []
+        left, others = list[Cell](), list[RecordError]()
         for cell in cells:  # one open at a time: there may be more than a process may open
             task = tasks[cell.dataset, cell.network, cell.task]
             with self._record(cell) as record:
                 if self.restart or not record.lines:
                     left.append(cell)
                 elif record.ended:
-                    check_same(cell, task, record, arithmetic)
-                    record.checkpoint.remove()  # killed after its last line
+                    try:
+                        check_same(cell, task, record, arithmetic)
+                        record.checkpoint.remove()  # killed after its last line
+                    except RecordError as other:
+                        others.append(other)
                 elif self.resume:
                     left.append(cell)
                 else:
@@ -125,7 +141,7 @@ class Run:
         for cell in left if self.restart else ():
             with self._record(cell) as record:
                 record.restart()
-        return left
+        return left, others
 
     def _record(self, cell: Cell) -> Record:
         return Record(record_path(cell, self.out / "records"))

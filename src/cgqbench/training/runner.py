@@ -123,7 +123,12 @@ def header_of(learner: Learner, conditions: Conditions) -> Line:
 def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -> None:
     """Refuse a record of another cell, or of another arithmetic, under the same name."""
     wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name}
-    refuse_differences(record.path, record.header or {}, wanted)
+    refuse_differences(record.path, record.header or {}, wanted, _again(record))
+
+
+def _again(record: Record) -> str:
+    # Not with --restart, which discards the other finished runs of the command as well.
+    return f"Remove {record.path} to run this one again; finished runs stay."
 
 
 def _heeding(deadline: Deadline, tell: Tell) -> Tell:
@@ -184,8 +189,7 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
             "or --restart to begin again."
         )
-    # Not with --restart, which discards the finished runs of the command as well.
-    cure = f"Remove {record.path} to run this one again; finished runs stay."
+    cure = _again(record)
     refuse_differences(record.path, record.header or {}, header, cure)
     checkpoint = record.checkpoint
     if not checkpoint.exists():
