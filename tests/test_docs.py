@@ -54,7 +54,7 @@ def test_options_and_defaults_are_those_of_the_signature():
     assert [name for name, _ in rows] == [parameter.name for parameter in parameters]
     for (name, shown), parameter in zip(rows, parameters, strict=True):
         default = parameter.default
-        expected = default.__name__ if callable(default) else default
+        expected = f"cgq.{default.__name__}" if callable(default) else default
         assert (shown if callable(default) else ast.literal_eval(shown.strip())) == expected, name
 
 

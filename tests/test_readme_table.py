@@ -113,6 +113,8 @@ def test_the_count_of_verdicts_is_that_of_the_tables():
     results = ROOT / "results" / "README.md"
     for page in (README, results):
         assert re.findall(r"(\d+) of 100 so far", page.read_text()) == [str(judged)], page
+    verdicts = [Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE]
+    assert ", ".join(f"{counts[each]} {each.value}" for each in verdicts) in README.read_text()
     (left,) = re.findall(r"(\d+) of the 100 cells have no epoch here", results.read_text())
     assert left == str(counts[Verdict.NOT_RUN])
     assert judged + counts[Verdict.NOT_RUN] + 3 == counts.total() == 100  # "and three …, a fifth"

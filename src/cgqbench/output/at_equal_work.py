@@ -31,7 +31,7 @@ def _table(column: Comparison) -> Table:
     for entry in entries:
         runs, notes = column.methods[entry.method], remarks(entry, with_seeds=False)
         seeds = TableCell((Span(str(entry.seeds)),), (notes,) if notes else ())
-        (name, spent) = plain_row(entry.label, f"{work(runs)[-1]:.0f}")
+        (name, spent) = plain_row(entry.label, _in_epochs(work(runs)[-1]))
         rows.append((name, seeds, spent, *(moment[entry.method] for moment in moments)))
     return Table(
         ", ".join([f"{column.title}, at equal work", *fewer_bits(column.runs)]),
@@ -48,6 +48,11 @@ def _table(column: Comparison) -> Table:
         f"deviation over seeds; averaged: by the averaged weights at that moment. {BOLD}. "
         "–: it did less work, was in its first epoch, diverged, or died",
     )
+
+
+def _in_epochs(work: float) -> str:
+    """Whole ones but for the first few, of which a part counts."""
+    return f"{work:.0f}" if work >= 10 else f"{work:.3g}"
 
 
 def _moment(column: Comparison, entries: Sequence[Entry], mark: float) -> dict[str, TableCell]:
