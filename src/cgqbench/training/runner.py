@@ -123,12 +123,8 @@ def header_of(learner: Learner, conditions: Conditions) -> Line:
 def check_same(cell: Cell, task: Task, record: Record, arithmetic: Arithmetic) -> None:
     """Refuse a record of another cell, or of another arithmetic, under the same name."""
     wanted = {**identity_of(cell, task), "arithmetic": arithmetic.name}
-    refuse_differences(record.path, record.header or {}, wanted, _again(record))
-
-
-def _again(record: Record) -> str:
-    # Not with --restart, which discards the other finished runs of the command as well.
-    return f"Remove {record.path} to run this one again; finished runs stay."
+    cure = f"Remove {record.path} to run this one again, or add --restart for all of this command."
+    refuse_differences(record.path, record.header or {}, wanted, cure)
 
 
 def _heeding(deadline: Deadline, tell: Tell) -> Tell:
@@ -189,7 +185,8 @@ def _continued(record: Record, header: Line, learner: Learner, resume: bool) -> 
             f"{record.path} is unfinished ({record.epochs} epochs). Add --resume to continue it, "
             "or --restart to begin again."
         )
-    cure = _again(record)
+    # Not with --restart, which discards the finished runs of the command as well.
+    cure = f"Remove {record.path} to run this one again; finished runs stay."
     refuse_differences(record.path, record.header or {}, header, cure)
     checkpoint = record.checkpoint
     if not checkpoint.exists():
