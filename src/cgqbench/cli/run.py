@@ -128,9 +128,10 @@ class Run:
                 elif record.ended:
                     try:
                         check_same(cell, task, record, arithmetic)
-                        record.checkpoint.remove()  # killed after its last line
                     except RecordError as other:
                         others.append(other)
+                    else:
+                        record.checkpoint.remove()  # killed after its last line
                 elif self.resume:
                     left.append(cell)
                 else:

@@ -1,8 +1,8 @@
 """How a network's passes are computed: in which precision, in which memory layout, compiled or not.
 
 On a GPU, TF32 with cuDNN's deterministic kernels, in channels-last memory where the task allows it;
-`fast` means bf16 and compiled blocks instead. On a CPU, as torch does but
-without denormal numbers.
+`fast` means bf16 and compiled blocks instead. On a CPU, as torch does,
+but without denormal numbers.
 """
 
 from __future__ import annotations
